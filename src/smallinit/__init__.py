@@ -1,0 +1,1 @@
+"""Small initialization for language models: the gamma rule, the models and the measurements."""

@@ -1,0 +1,1 @@
+"""What is computed from the artifacts of runs: tables, intervals, verdicts."""

@@ -1,0 +1,94 @@
+"""Tables of all runs, from the artifacts in git. Runs come from an explicit list, never from a look into a folder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from smallinit import config, paths
+from smallinit.analysis.config import RunList
+from smallinit.config import RunConfig
+
+
+@dataclass
+class Results:
+    """Everything that figures and claims are made from.
+
+    `orphans` are folders of runs that `params.yaml` no longer asks for: left alone, in no table, worth a warning.
+    """
+
+    runs: pd.DataFrame  # one row a run, see `row`
+    curves: pd.DataFrame  # run, step, tokens, loss, ...: training
+    heldout: pd.DataFrame  # run, step, tokens, loss: held-out loss during training
+    documents: pd.DataFrame  # run, document, source, language, tokens, bytes, loss_sum
+    attention: pd.DataFrame  # run, window, layer, head, sink, gate, gate_below_0.1
+    orphans: list[str]
+
+
+def row(run: RunConfig, trained: dict[str, Any], evaluated: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of one run that tables show; losses of a diverged run are missing, the run is not."""
+    languages = evaluated["language"]
+    documents = evaluated["documents"] or {}
+    return {
+        "run": run.run,
+        "size": run.size,
+        "gamma": run.gamma,
+        "variant": run.variant,
+        "seed": run.seed,
+        "d_model": run.model.d_model,
+        "d_ref": run.d_ref,
+        "parameters": trained["parameters"],
+        "parameters_without_embeddings": trained["parameters_without_embeddings"],
+        "tokens": trained["tokens"],
+        "peak_lr": run.train.peak_lr,
+        "norm_eps": run.model.norm_eps,
+        "gate": run.model.gate,
+        "diverged": trained["diverged"],
+        "loss": evaluated["loss"],
+        "bits_per_byte": documents.get("bits_per_byte"),
+        "bits_per_byte_en": languages.get("en", {}).get("bits_per_byte"),
+        "bits_per_byte_zh": languages.get("zh", {}).get("bits_per_byte"),
+    }
+
+
+def read_json(path: Path) -> Any:
+    """One JSON artifact.
+
+    Raises:
+        FileNotFoundError: naming the stage that makes it.
+    """
+    if not path.exists():
+        stage, run = path.parent.parent.name, path.parent.name
+        raise FileNotFoundError(f"{path.relative_to(paths.ROOT)} is missing: run `dvc repro {stage}@{run}`")
+    return json.loads(path.read_text())
+
+
+def load() -> Results:
+    """Collect the artifacts of every run in `results/plan/runs.json`."""
+    names = config.read_config(RunList, paths.PLAN / "runs.json").runs
+    rows = []
+    tables: dict[str, list[pd.DataFrame]] = {"curve": [], "heldout": [], "documents": [], "attention": []}
+    for name in names:
+        trained, evaluated = paths.RESULTS / "train" / name, paths.RESULTS / "evaluate" / name
+        metrics = read_json(trained / "metrics.json"), read_json(evaluated / "metrics.json")
+        rows.append(row(config.load_run(name), *metrics))
+        for kind, tabled in tables.items():
+            folder = trained if kind in ("curve", "heldout") else evaluated
+            tabled.append(pd.read_csv(folder / f"{kind}.csv").assign(run=name))
+    whole = {kind: pd.concat([t for t in tabled if len(t)], ignore_index=True) for kind, tabled in tables.items()}
+    folders = {
+        path.name for stage in ("train", "evaluate") for path in (paths.RESULTS / stage).iterdir() if path.is_dir()
+    }
+    runs = pd.DataFrame(rows).astype({"loss": float, "bits_per_byte": float})
+    return Results(
+        runs, whole["curve"], whole["heldout"], whole["documents"], whole["attention"], sorted(folders - set(names))
+    )
+
+
+def token_losses(run: str) -> np.ndarray:
+    """Loss of each token of the fixed held-out slice, (n,) float32 nats; comparable token by token between runs."""
+    losses: np.ndarray = np.load(paths.RESULTS / "evaluate" / run / "token_losses.npy")
+    return losses.astype(np.float32)

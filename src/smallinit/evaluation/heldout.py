@@ -1,0 +1,93 @@
+"""Held-out language modelling: loss of every token, sums over documents, bits per byte by language and source."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from smallinit import paths
+from smallinit.batches import take, windows
+from smallinit.config import RunConfig
+from smallinit.evaluation.config import EvaluateConfig
+from smallinit.model import Decoder, token_losses
+from smallinit.progress import Progress
+
+
+def has_diverged(run: str) -> bool:
+    """Whether training of `run` ended in a loss that is not finite: such a run has nothing to evaluate."""
+    return bool(json.loads((paths.RESULTS / "train" / run / "metrics.json").read_text())["diverged"])
+
+
+def load_model(run: RunConfig) -> Decoder:
+    """The trained model of `run`, for evaluation.
+
+    Raises:
+        FileNotFoundError: its weights are not there.
+    """
+    weights = paths.MODELS / run.run / "model.safetensors"
+    if not weights.exists():
+        raise FileNotFoundError(f"no weights of {run.run}: run `dvc repro train@{run.run}` first")
+    model = Decoder(run.model)
+    model.load_state_dict(load_file(weights))
+    return model.eval()
+
+
+@torch.no_grad()
+def heldout_losses(model: nn.Module, tokens: np.ndarray, seq_len: int, config: EvaluateConfig) -> np.ndarray:
+    """Loss in nats of each held-out token, float32, from windows of `seq_len` side by side.
+
+    Entry i belongs to token i + 1: the first token has no context and is not predicted.
+    """
+    torch.set_num_threads(config.threads)
+    count = min(config.tokens // seq_len, windows(tokens, seq_len))
+    parts = []
+    with Progress(count * seq_len, "held-out loss", "tokens") as bar:
+        for first in range(0, count, config.micro_batch):
+            index = np.arange(first, min(first + config.micro_batch, count))
+            parts.append(token_losses(model, take(tokens, index, seq_len)).flatten())
+            bar.update(len(parts[-1]))
+    return torch.cat(parts).numpy()
+
+
+def document_losses(losses: np.ndarray, documents: pd.DataFrame) -> pd.DataFrame:
+    """Sum of losses over each document that lies wholly within `losses`.
+
+    `documents` has start and end, token positions in the held-out file; adds `tokens` and `loss_sum` (nats).
+    """
+    whole = documents[(documents["end"] - 1 <= len(losses)) & (documents["start"] >= 1)].copy()
+    sums = np.concatenate([[0.0], np.cumsum(losses, dtype=np.float64)])
+    whole["tokens"] = whole["end"] - whole["start"]
+    whole["loss_sum"] = sums[whole["end"] - 1] - sums[whole["start"] - 1]
+    return whole
+
+
+def bits_per_byte(documents: pd.DataFrame) -> float:
+    """Sum of losses in bits over the documents' bytes: comparable between tokenizers."""
+    return float(documents["loss_sum"].sum() / math.log(2) / documents["bytes"].sum())
+
+
+def summarize(documents: pd.DataFrame) -> dict[str, Any]:
+    """Size, loss (nats per token) and bits per byte of a set of documents."""
+    return {
+        "documents": len(documents),
+        "tokens": int(documents["tokens"].sum()),
+        "loss": float(documents["loss_sum"].sum() / documents["tokens"].sum()),
+        "bits_per_byte": bits_per_byte(documents),
+    }
+
+
+def report(losses: np.ndarray, documents: pd.DataFrame) -> dict[str, Any]:
+    """All held-out numbers of one run: over all tokens, over whole documents, by language and by source."""
+    return {
+        "diverged": False,
+        "tokens": len(losses),
+        "loss": float(losses.mean(dtype=np.float64)),
+        "documents": summarize(documents),
+        "language": {str(name): summarize(group) for name, group in documents.groupby("language")},
+        "source": {str(name): summarize(group) for name, group in documents.groupby("source")},
+    }

@@ -1,0 +1,105 @@
+"""One look for every figure, and one way to save it: SVG and PNG, the same bytes each time."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from smallinit import paths
+from smallinit.files import replacing
+
+# Okabe & Ito's colours, told apart with every common colour-vision deficiency. A gamma has the same colour everywhere.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+)
+GAMMA_COLORS = {0.25: PURPLE, 0.5: BLUE, 0.75: SKY, 1.0: RED, 1.25: ORANGE, 1.5: YELLOW}
+LANGUAGE_COLORS = {"en": BLUE, "zh": ORANGE}
+LANGUAGE_NAMES = {"en": "English", "zh": "Chinese"}
+OTHER = "#666666"
+
+
+def gamma_color(gamma: float) -> str:
+    """The colour of a gamma; one that is not in the palette is grey."""
+    return GAMMA_COLORS.get(gamma, OTHER)
+
+
+def use() -> None:
+    """Set the style for the figures that follow."""
+    sns.set_theme(context="notebook", style="ticks", palette=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY])
+    mpl.rcParams.update(
+        {
+            "figure.dpi": 90,
+            "savefig.dpi": 150,
+            "savefig.bbox": "tight",
+            "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+            "axes.titlelocation": "left",
+            "axes.titlesize": 11,
+            "axes.labelsize": 10,
+            "xtick.labelsize": 9,
+            "ytick.labelsize": 9,
+            "legend.fontsize": 9,
+            "legend.frameon": False,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+            "svg.hashsalt": "smallinit",  # else element ids differ between runs
+            "svg.fonttype": "path",
+        }
+    )
+
+
+def headline(figure: Figure, title: str, subtitle: str = "") -> None:
+    """Put the message of a figure above all its panels, and what it is made from in small print below the message."""
+    figure.text(0.0, 1.06 if subtitle else 1.01, title, fontsize=13, fontweight="bold", ha="left", va="bottom")
+    if subtitle:
+        figure.text(0.0, 1.01, subtitle, fontsize=9.5, color="#444444", ha="left", va="bottom")
+
+
+def save(figure: Figure, name: str, folder: Path | None = None) -> Figure:
+    """Write `figures/<name>.svg` and `.png`, without dates; returns the figure so that a notebook shows it."""
+    folder = folder or paths.FIGURES
+    for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+        with replacing(folder / f"{name}.{kind}") as temporary:
+            figure.savefig(temporary, format=kind, metadata=metadata)
+    plt.close(figure)  # shown once, by the notebook
+    return figure
+
+
+def save_table(frame: pd.DataFrame, name: str, folder: Path | None = None) -> pd.DataFrame:
+    """Write `figures/<name>.csv` and the same table as Markdown; returns the frame."""
+    folder = folder or paths.FIGURES
+    with replacing(folder / f"{name}.csv") as temporary:
+        frame.to_csv(temporary, index=False, lineterminator="\n", float_format="%.6g")
+    with replacing(folder / f"{name}.md") as temporary:
+        temporary.write_text(markdown(frame))
+    return frame
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """`frame` as a Markdown table; numbers right-aligned, missing values as a dash."""
+    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame]
+    lines = [
+        "| " + " | ".join(str(column) for column in frame) + " |",
+        "| " + " | ".join("---:" if right else "---" for right in numeric) + " |",
+    ]
+    for row in frame.itertuples(index=False):
+        lines.append("| " + " | ".join(_cell(value) for value in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).replace("|", "\\|")

@@ -1,0 +1,42 @@
+"""Figures of a single run: its curves and the distribution of its token losses."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from smallinit.config import RunConfig
+from smallinit.plots.style import gamma_color
+
+
+def run_overview(curve: pd.DataFrame, heldout: pd.DataFrame, run: RunConfig) -> Figure:
+    """Training and held-out loss (left) and gradient norm before clipping (right) against tokens, on a log axis."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+    color = gamma_color(run.gamma)
+    left.plot(curve["tokens"], curve["loss"], color=color, alpha=0.35, lw=1, label="training")
+    shown = heldout[heldout["tokens"] > 0]
+    left.plot(shown["tokens"], shown["loss"], color=color, marker="o", ms=3.5, label="held out")
+    left.axhline(np.log(run.model.vocab_size), color="#666666", lw=0.8, ls=":", label="uniform guess")
+    left.set(xlabel="training tokens", ylabel="loss (nats per token)", title=f"{run.run}: loss")
+    left.legend()
+    right.plot(curve["tokens"], curve["grad_norm"], color=color, lw=1)
+    right.axhline(run.train.grad_clip, color="#666666", lw=0.8, ls=":")
+    right.set(
+        xscale="log",
+        yscale="log",
+        xlabel="training tokens",
+        ylabel="gradient norm",
+        title="gradient norm, dotted: clipping",
+    )
+    return figure
+
+
+def token_loss_histogram(losses: np.ndarray, run: RunConfig) -> Figure:
+    """Distribution of held-out token losses, with their mean and median. losses: (n,) nats."""
+    figure, axes = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
+    axes.hist(losses, bins=list(np.linspace(0, 14, 57)), color=gamma_color(run.gamma), alpha=0.8)
+    for value, style, name in ((losses.mean(), "-", "mean"), (np.median(losses), "--", "median")):
+        axes.axvline(value, color="black", ls=style, lw=1, label=f"{name} {value:.2f}")
+    axes.set(xlabel="loss (nats per token)", ylabel="held-out tokens", title=f"{run.run}: losses of single tokens")
+    axes.legend()
+    return figure

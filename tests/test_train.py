@@ -1,0 +1,357 @@
+"""Training: the schedule, the groups, and that no interrupt, kill or divergence changes or loses a result."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import VOCABULARY, chain, run_config, write_tokens
+from safetensors.torch import load_file
+
+from smallinit import checkpoint, paths, train
+from smallinit.batches import Batches, Tokens
+from smallinit.config import RunConfig
+from smallinit.init import initialize
+from smallinit.model import Decoder
+from smallinit.plots.training import run_overview
+
+
+def same(a: train.Outcome, b: train.Outcome) -> bool:
+    """Bitwise: weights, curve and held-out losses."""
+    weights = all(torch.equal(x, y) for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True))
+    return weights and a.curve.equals(b.curve) and a.heldout.equals(b.heldout)
+
+
+def place(run: RunConfig) -> Path:
+    return checkpoint.folder(run, Tokens().manifest["files"]["train.bin"])
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+def test_the_learning_rate_warms_up_and_falls_as_a_cosine() -> None:
+    config = run_config(peak_lr=1.0, warmup_fraction=0.1, final_lr_fraction=0.2).train
+    rates = [train.learning_rate(step, 100, config) for step in range(101)]
+    assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert rates[10] == pytest.approx(1.0) and max(rates) == pytest.approx(1.0)
+    assert rates[55] == pytest.approx(0.6)  # half-way between 1 and 0.2
+    assert rates[100] == pytest.approx(0.2)
+    assert all(a > b for a, b in pairwise(rates[10:]))
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.99])
+def test_the_schedule_has_no_gap_without_warm_up_or_after_a_long_one(warmup: float) -> None:
+    config = run_config(peak_lr=1.0, warmup_fraction=warmup).train
+    assert all(0 < train.learning_rate(step, 10, config) <= 1 for step in range(10))
+
+
+def test_held_out_loss_is_measured_at_powers_of_two_then_regularly_and_at_the_end() -> None:
+    assert sorted(train.heldout_steps(70, 25)) == [0, 1, 2, 4, 8, 16, 25, 32, 50, 64, 70]
+    assert sorted(train.heldout_steps(1, 25)) == [0, 1]
+
+
+def test_matrices_are_decayed_norm_gains_are_not_and_each_comes_once() -> None:
+    model = Decoder(run_config().model)
+    decayed, kept = train.parameter_groups(model, 0.1)
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.1, 0.0)
+    assert set(kept["names"]) == {"blocks.0.attention_norm.weight", "blocks.0.ffn_norm.weight", "final_norm.weight"}
+    named = dict(model.named_parameters())
+    assert sorted(decayed["names"] + kept["names"]) == sorted(named)
+    for group in (decayed, kept):
+        assert all(parameter is named[name] for parameter, name in zip(group["params"], group["names"], strict=True))
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 8])
+def test_gradients_of_micro_batches_add_up_to_those_of_the_batch(micro_batch: int) -> None:
+    batch = torch.from_numpy(chain(8 * 17, seed=0).astype(np.int64)).view(8, 17)
+    results = []
+    for size in (8, micro_batch):
+        model = Decoder(run_config().model)
+        initialize(model, 0.5, 0)
+        loss = train.accumulate_gradients(model, batch, size)
+        results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+    (loss, gradients), (again, added) = results
+    assert again == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(added, gradients, rtol=1e-4, atol=1e-7)
+
+
+def test_the_held_out_loss_is_the_mean_over_tokens_also_with_an_uneven_last_part() -> None:
+    model = Decoder(run_config().model)
+    initialize(model, 0.5, 0)
+    ids = torch.from_numpy(chain(7 * 17, seed=0).astype(np.int64)).view(7, 17)
+    with torch.no_grad():
+        direct = torch.nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).item()
+    assert train.heldout_loss(model, ids, 3) == pytest.approx(direct, rel=1e-6)
+
+
+def test_the_share_of_coordinates_that_adams_epsilon_damps_has_its_known_value() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(4)), torch.nn.Parameter(torch.zeros(6))]
+    optimizer = torch.optim.AdamW(weights)
+    assert train.adam_eps_share(optimizer, 1e-3) == 0  # no step yet
+    optimizer.state[weights[0]] = {"exp_avg_sq": torch.tensor([0.0, 0.9e-4, 1.1e-4, 1.0])}  # 10 eps = 1e-2 = sqrt(1e-4)
+    optimizer.state[weights[1]] = {"exp_avg_sq": torch.ones(6)}
+    assert train.adam_eps_share(optimizer, 1e-3) == 0.2
+
+
+# ---------------------------------------------------------------------------------------------------------- a whole run
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_the_loss_falls_on_text_that_can_be_learned(project: Path, gamma: float) -> None:
+    run = run_config(gamma=gamma, tokens=200 * 128, eval_tokens=1024, eval_every=100)
+    losses = train.fit(run, Tokens()).heldout["loss"]
+    assert losses.iloc[0] == pytest.approx(math.log(VOCABULARY), abs=0.6)
+    assert losses.iloc[-1] < losses.iloc[0] - 1.5
+
+
+def test_the_curve_says_what_happened_at_each_step(project: Path) -> None:
+    run = run_config(log_every=8)
+    outcome = train.fit(run, Tokens())
+    assert outcome.curve["step"].tolist() == [1, 8, 16, 20]
+    assert outcome.curve["tokens"].tolist() == [128, 1024, 2048, 2560]
+    assert outcome.curve["learning_rate"].tolist() == [train.learning_rate(n, 20, run.train) for n in (0, 7, 15, 19)]
+    assert outcome.heldout["step"].tolist() == [0, 1, 2, 4, 5, 8, 10, 15, 16, 20]
+    first = Batches(Tokens().train, 16, 8, 20, 0).batch(0)
+    model = Decoder(run.model)
+    initialize(model, 1.0, 0)
+    assert outcome.curve["loss"].iloc[0] == pytest.approx(train.heldout_loss(model, first, 8), rel=1e-6)
+
+
+def test_the_same_run_twice_is_bitwise_the_same_and_another_seed_is_not(project: Path) -> None:
+    first = train.fit(run_config(), Tokens())
+    assert same(first, train.fit(run_config(), Tokens()))
+    assert not same(first, train.fit(run_config(seed=1), Tokens()))
+
+
+def test_more_than_one_epoch_is_refused_before_any_step(project: Path) -> None:
+    with pytest.raises(ValueError, match="lower `tokens` of this size"):
+        train.fit(run_config(tokens=10**6), Tokens())
+
+
+@pytest.mark.xfail(
+    strict=True, reason="eval_tokens below one window ends in numpy's words, not with the key (promise 8)"
+)
+def test_less_held_out_text_than_one_window_is_refused_by_key(project: Path) -> None:
+    with pytest.raises(ValueError, match="eval_tokens"):
+        train.fit(run_config(eval_tokens=15), Tokens())
+
+
+def test_saving_writes_everything_and_forgets_the_state(project: Path) -> None:
+    run = run_config()
+    checkpoint.save(place(run), {"step": 3})
+    (place(run) / "newest.pt").write_bytes(b"damaged: the run starts from step 0")
+    outcome = train.fit(run, Tokens())
+    train.save(run, Tokens(), outcome)
+    assert not place(run).exists()
+    small = paths.RESULTS / "train" / run.run
+    names = ["curve.csv", "heldout.csv", "init_audit.csv", "metrics.json", "provenance.json"]
+    assert sorted(p.name for p in small.iterdir()) == names
+    weights = load_file(paths.MODELS / run.run / "model.safetensors")
+    assert all(torch.equal(value, weights[name]) for name, value in outcome.model.state_dict().items())
+    assert RunConfig.model_validate_json((paths.MODELS / run.run / "config.json").read_text()) == run
+    metrics = json.loads((small / "metrics.json").read_text())
+    assert (metrics["diverged"], metrics["steps"], metrics["tokens"]) == (False, 20, 2560)
+    assert metrics["heldout_loss"] == pd.read_csv(small / "heldout.csv")["loss"].iloc[-1] or math.isclose(
+        metrics["heldout_loss"], pd.read_csv(small / "heldout.csv")["loss"].iloc[-1], rel_tol=1e-6
+    )
+    assert metrics["parameters"] - metrics["parameters_without_embeddings"] == 2 * VOCABULARY * 16
+    assert metrics["parameters_without_embeddings"] == 5 * 16 * 16 + 3 * 16 * 32 + 3 * 16
+
+
+# ---------------------------------------------------------------------------------------------------------- interrupted
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Any) -> None:
+    """Do `action` once, just before that step."""
+    advance, done = train.Training.advance, []
+
+    def advance_or_act(self: train.Training) -> float:
+        if self.step == step and not done:
+            done.append(step)
+            action()
+        return advance(self)
+
+    monkeypatch.setattr(train.Training, "advance", advance_or_act)
+
+
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps that the runs from here on take, in order."""
+    advance, steps = train.Training.advance, []
+
+    def noted(self: train.Training) -> float:
+        steps.append(self.step)
+        return advance(self)
+
+    monkeypatch.setattr(train.Training, "advance", noted)
+    return steps
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 13, 18])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_that_continues_to_bitwise_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch, number: int, step: int
+) -> None:
+    run, handlers = run_config(), [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    whole = train.fit(run, Tokens())
+    with monkeypatch.context() as patch:
+        at_step(patch, step, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(train.Interrupted, match=f"stopped at step {step + 1} of 20; run it again"):
+            train.fit(run, Tokens())
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    taken = steps_taken(monkeypatch)
+    assert same(train.fit(run, Tokens()), whole)
+    assert taken == list(range(step + 1, 20))
+
+
+def test_a_crash_costs_at_most_the_work_since_the_last_save(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, whole = run_config(), train.fit(run_config(), Tokens())
+    monkeypatch.setattr(checkpoint, "SAVE_SECONDS", 0.0)
+
+    def crash() -> None:
+        raise MemoryError
+
+    for step in (4, 11):
+        with monkeypatch.context() as patch:
+            at_step(patch, step, crash)
+            with pytest.raises(MemoryError):
+                train.fit(run, Tokens())
+    taken = steps_taken(monkeypatch)
+    assert same(train.fit(run, Tokens()), whole)
+    assert taken == list(range(11, 20))
+
+
+def test_a_changed_configuration_or_corpus_starts_from_step_0(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_step(monkeypatch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(train.Interrupted):
+        train.fit(run_config(), Tokens())
+    taken = steps_taken(monkeypatch)
+    changed = run_config(gamma=0.5)
+    assert changed.run == run_config().run
+    train.fit(changed, Tokens())
+    write_tokens(chain(40_000, seed=3), chain(2_000, seed=2))
+    train.fit(run_config(), Tokens())
+    assert taken == [*range(20), *range(20)]
+
+
+@pytest.mark.xfail(strict=True, reason="checkpoint.folder: the hash of heldout.bin is not part of the key (promise 5)")
+def test_changed_held_out_text_starts_from_step_0(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_step(monkeypatch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(train.Interrupted):
+        train.fit(run_config(), Tokens())
+    write_tokens(chain(40_000, seed=1), chain(2_000, seed=4))
+    continued = train.fit(run_config(), Tokens())
+    checkpoint.discard(place(run_config()))
+    assert same(continued, train.fit(run_config(), Tokens()))
+
+
+SCRIPT = """
+import sys, time
+from smallinit import checkpoint, train
+from smallinit.batches import Tokens
+from smallinit.config import RunConfig
+
+def slow(self, advance=train.Training.advance):
+    time.sleep(0.005)  # else a fast machine is done before it is killed
+    return advance(self)
+
+train.Training.advance = slow
+checkpoint.SAVE_SECONDS = 0.0
+train.fit(RunConfig.model_validate_json(sys.argv[1]), Tokens())
+"""
+
+
+def saved_at(states: Path) -> int:
+    """When the newest state was saved; 0 without one."""
+    try:
+        return (states / "newest.pt").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def test_a_run_killed_twice_at_random_ends_bitwise_as_if_never_killed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_config(tokens=300 * 128)
+    whole, states = train.fit(run, Tokens()), place(run)
+    for _ in range(2):
+        before = saved_at(states)
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, run.model_dump_json()], cwd=project)
+        deadline = time.monotonic() + 60
+        while saved_at(states) in (0, before):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(random.uniform(0, 0.4))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, "it ended before it was killed: give it more steps"
+    taken = steps_taken(monkeypatch)
+    assert same(train.fit(run, Tokens()), whole)
+    assert 0 < taken[0] < 299 and taken == list(range(taken[0], 300))
+
+
+# ------------------------------------------------------------------------------------------------------------- diverged
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def diverged(**changes: Any) -> tuple[RunConfig, train.Outcome]:
+    run = run_config(peak_lr=1e3, warmup_fraction=0.0, tokens=100 * 128, **changes)
+    outcome = train.fit(run, Tokens())
+    train.save(run, Tokens(), outcome)
+    return run, outcome
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_a_diverged_run_ends_normally_and_leaves_no_nan_in_any_artifact(project: Path, gamma: float) -> None:
+    run, outcome = diverged(gamma=gamma)
+    small = paths.RESULTS / "train" / run.run
+    metrics = json.loads((small / "metrics.json").read_text(), parse_constant=refuse)
+    assert metrics["diverged"] is True and 0 < metrics["diverged_at"] < 100
+    assert metrics["train_loss"] is None and metrics["heldout_loss"] is None
+    for path in small.iterdir():
+        assert not any(word in path.read_text().lower().split(",") for word in ("nan", "inf", "-inf")), path
+    weights = load_file(paths.MODELS / run.run / "model.safetensors")
+    assert all(value.isfinite().all() for value in weights.values())
+    run_overview(outcome.curve, outcome.heldout, run).canvas.draw()
+
+
+def test_a_run_that_is_lost_before_its_first_step_has_all_its_files(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "accumulate_gradients", lambda *arguments: float("nan"))
+    run, outcome = diverged()
+    assert outcome.diverged_at == 0 and len(outcome.curve) == 0
+    assert len(list((paths.RESULTS / "train" / run.run).iterdir())) == 5
+
+
+@pytest.mark.xfail(
+    strict=True, reason="plots.training.run_overview: log axes without any point cannot be drawn (promise 14)"
+)
+def test_a_run_that_is_lost_before_its_first_step_can_be_drawn(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "accumulate_gradients", lambda *arguments: float("nan"))
+    run, outcome = diverged()
+    run_overview(outcome.curve, outcome.heldout, run).canvas.draw()
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accumulate = train.accumulate_gradients
+
+    def poisoned(model: Decoder, *arguments: Any) -> float:
+        loss = accumulate(model, *arguments)
+        next(model.parameters()).grad[0, 0] = float("inf")  # type: ignore[index]
+        return loss
+
+    monkeypatch.setattr(train, "accumulate_gradients", poisoned)
+    outcome = train.fit(run_config(), Tokens())
+    assert outcome.diverged_at == 0 and all(p.isfinite().all() for p in outcome.model.parameters())
+
+
+def test_a_high_but_falling_loss_is_no_divergence(project: Path) -> None:
+    outcome = train.fit(run_config(gamma=0.0, peak_lr=1e-2), Tokens())  # starts far above the uniform guess
+    assert outcome.heldout["loss"].iloc[0] > 1.5 * math.log(VOCABULARY) and outcome.diverged_at is None
