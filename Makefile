@@ -49,4 +49,4 @@ readme: $(READY)  ## refresh the generated parts of README.md
 	$(RUN) python -m smallinit readme
 
 lab: $(READY)  ## JupyterLab on the notebooks, with this environment's kernel
-	$(RUN) JUPYTER_PREFER_ENV_PATH=1 jupyter lab notebooks
+	$(RUN) python -m smallinit lab

@@ -61,9 +61,6 @@ def test_the_message_counts_what_the_gains_say() -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="plots.ladder.message: without any complete comparison idxmax raises (promise 14)"
-)
 def test_there_is_a_message_when_no_comparison_could_be_made() -> None:
     results = made_up_results({("s", 0.5, "both"): 5.0, ("s", 1.0, "both"): None})
     assert isinstance(draw.message(ladder.gains(Arms(results, CONFIG))), str)
@@ -78,7 +75,6 @@ def test_the_table_of_losses_shows_a_diverged_run_as_diverged() -> None:
     assert (table["seeds"] == 1).all()
 
 
-@pytest.mark.xfail(strict=True, reason="ladder.loss_table: bits per byte of a diverged run is the text `nan`")
 def test_no_cell_of_the_table_of_losses_says_nan() -> None:
     assert not (ladder.loss_table(arms().results) == "nan").any(axis=None)
 
@@ -158,7 +154,6 @@ def test_a_missing_result_is_named_with_the_stage_that_makes_it(names: list[str]
         collect.load()
 
 
-@pytest.mark.xfail(strict=True, reason="collect.load: pd.concat of nothing raises when every run diverged (promise 14)")
 def test_results_in_which_every_run_diverged_are_results(names: list[str]) -> None:
     for name in names:
         write_run(name, diverged=True)

@@ -24,7 +24,7 @@ def layer(**changes: Any) -> tuple[Attention, Tensor, Tensor, Tensor]:
     """A first attention layer with strong weights, inputs for it, and its rotary tables."""
     model = decoder(**changes)
     x = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0))
-    return model.blocks[0].attention, x, model.cos, model.sin
+    return model.blocks[0].attention, x, *model.rotary(ids())
 
 
 def ids(batch: int = 2, length: int = 16) -> Tensor:
@@ -74,7 +74,7 @@ def test_a_later_token_never_changes_earlier_logits(gate: str) -> None:
 
 
 def test_rotary_scores_depend_on_relative_position_only() -> None:
-    cos, sin = rotary_table(32, 8, 10000.0)
+    cos, sin = rotary_table(32, 8, 10000.0, torch.device("cpu"))
     q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     queries, keys = (rotate(v.expand(1, 1, 32, 8), cos, sin)[0, 0] for v in (q, k))
     scores = queries @ keys.T
@@ -86,7 +86,7 @@ def test_rotary_scores_depend_on_relative_position_only() -> None:
 
 
 def test_rotary_angles_are_position_over_theta_to_the_share_of_the_head() -> None:
-    cos, sin = rotary_table(5, 4, 100.0)
+    cos, sin = rotary_table(5, 4, 100.0, torch.device("cpu"))
     angle = torch.atan2(sin, cos)
     torch.testing.assert_close(angle[:4, 0], torch.tensor([0.0, 1, 2, 3]))
     torch.testing.assert_close(angle[:, 1], torch.arange(5) * 0.1)
@@ -134,7 +134,7 @@ def test_a_headwise_gate_shuts_its_own_head_only() -> None:
 def test_the_stream_is_embedding_plus_attention_plus_feed_forward() -> None:
     model, tokens = decoder(), ids()
     block, x = model.blocks[0], model.embed(tokens)
-    x = x + block.attention(block.attention_norm(x), model.cos, model.sin)
+    x = x + block.attention(block.attention_norm(x), *model.rotary(tokens))
     h = block.ffn_norm(x)
     ffn = block.ffn
     gated = h @ ffn.ffn_gate.weight.T

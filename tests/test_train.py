@@ -34,7 +34,7 @@ def same(a: train.Outcome, b: train.Outcome) -> bool:
 
 
 def place(run: RunConfig) -> Path:
-    return checkpoint.folder(run, Tokens().manifest["files"]["train.bin"])
+    return checkpoint.folder(run, Tokens().digest())
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts
@@ -135,11 +135,8 @@ def test_more_than_one_epoch_is_refused_before_any_step(project: Path) -> None:
         train.fit(run_config(tokens=10**6), Tokens())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="eval_tokens below one window ends in numpy's words, not with the key (promise 8)"
-)
 def test_less_held_out_text_than_one_window_is_refused_by_key(project: Path) -> None:
-    with pytest.raises(ValueError, match="eval_tokens"):
+    with pytest.raises(ValueError, match=r"train\.eval_tokens = 15"):
         train.fit(run_config(eval_tokens=15), Tokens())
 
 
@@ -238,7 +235,6 @@ def test_a_changed_configuration_or_corpus_starts_from_step_0(project: Path, mon
     assert taken == [*range(20), *range(20)]
 
 
-@pytest.mark.xfail(strict=True, reason="checkpoint.folder: the hash of heldout.bin is not part of the key (promise 5)")
 def test_changed_held_out_text_starts_from_step_0(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_step(monkeypatch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(train.Interrupted):
@@ -328,9 +324,6 @@ def test_a_run_that_is_lost_before_its_first_step_has_all_its_files(
     assert len(list((paths.RESULTS / "train" / run.run).iterdir())) == 5
 
 
-@pytest.mark.xfail(
-    strict=True, reason="plots.training.run_overview: log axes without any point cannot be drawn (promise 14)"
-)
 def test_a_run_that_is_lost_before_its_first_step_can_be_drawn(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "accumulate_gradients", lambda *arguments: float("nan"))
     run, outcome = diverged()
@@ -353,5 +346,5 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights(
 
 
 def test_a_high_but_falling_loss_is_no_divergence(project: Path) -> None:
-    outcome = train.fit(run_config(gamma=0.0, peak_lr=1e-2), Tokens())  # starts far above the uniform guess
-    assert outcome.heldout["loss"].iloc[0] > 1.5 * math.log(VOCABULARY) and outcome.diverged_at is None
+    outcome = train.fit(run_config(gamma=0.0, d_model=64), Tokens())  # starts far above the uniform guess
+    assert outcome.heldout["loss"].iloc[0] > 3 * math.log(VOCABULARY) and outcome.diverged_at is None

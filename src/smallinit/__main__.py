@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     repro.add_argument("--profile", help="work on profiles/PROFILE.yaml in a folder of its own")
     repro.add_argument("--dry", action="store_true", help="write the plan, then only say what would run")
     commands.add_parser("figures", help="redraw figures, tables and summary from what git holds")
+    commands.add_parser("lab", help="open the notebooks in JupyterLab")
     commands.add_parser("readme", help="refresh the generated parts of README.md")
     return dispatch(parser.parse_args(arguments))
 
@@ -37,6 +38,8 @@ def dispatch(options: argparse.Namespace) -> int:
             pipeline.repro(options.targets, options.jobs, options.profile, options.dry)
         elif options.command == "figures":
             pipeline.figures()
+        elif options.command == "lab":
+            notebook.lab()
         else:
             readme.refresh()
     except (ConfigError, notebook.StageFailed, plan.StalePlan, pipeline.PipelineFailed, readme.OutOfDate) as error:

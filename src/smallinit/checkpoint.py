@@ -21,8 +21,14 @@ SAVE_SECONDS = 30.0  # at most so much work is lost by a kill
 
 
 def folder(run: RunConfig, data: str) -> Path:
-    """Where `run` on the tokens with hash `data` keeps its state; another configuration or corpus has another."""
-    return paths.STATE / f"{run.run}-{run.digest()}-{data}"
+    """Where `run` on the tokens with hash `data` keeps its state.
+
+    Another configuration, corpus or training code (by the fingerprints in the plan) has another folder: work of the
+    one is never continued by the other.
+    """
+    plan = paths.PLAN / "code" / "04_train.json"
+    code = plan.read_bytes() if plan.exists() else b""
+    return paths.STATE / f"{run.run}-{run.digest()}-{data}-{hashlib.sha256(code).hexdigest()[:16]}"
 
 
 def save(place: Path, state: dict[str, Any]) -> None:

@@ -98,6 +98,10 @@ class RunConfig(Strict):
                 f"train.batch_tokens = {self.train.batch_tokens} must be a multiple of "
                 f"seq_len x micro_batch = {self.model.seq_len} x {self.train.micro_batch} = {sequence}"
             )
+        if self.train.eval_tokens < self.model.seq_len:
+            raise ValueError(
+                f"train.eval_tokens = {self.train.eval_tokens} is less than one window, seq_len = {self.model.seq_len}"
+            )
         if self.train.tokens < self.train.batch_tokens:
             raise ValueError(
                 f"tokens = {self.train.tokens} of size {self.size!r} is less than one step of {self.train.batch_tokens}"

@@ -1,7 +1,7 @@
 """The gamma rule: every matrix is drawn as N(0, sigma^2) with sigma = fan_in^(-gamma).
 
 gamma = 0.5 is the usual Xavier-like scale, gamma = 1 the paper's small initialization (Hang et al., arXiv 2606.17945).
-Each tensor is drawn in float32 from a generator of its own, seeded by (seed, name): the weights depend neither on the
+Each tensor is drawn in full from a generator of its own, seeded by (seed, name): the weights depend neither on the
 order of modules, nor on the dtype they are stored in, nor on how many processes hold them.
 """
 
@@ -75,9 +75,7 @@ def initialize(model: nn.Module, gamma: float, seed: int) -> list[Rule]:
     rules = []
     for name, parameter in model.named_parameters():
         if parameter.is_meta:
-            raise ValueError(
-                f"parameter {name!r} is on the meta device: give it memory first, model.to_empty(device=...)"
-            )
+            raise ValueError(f"parameter {name!r} is on the meta device: call model.to_empty(device=...) first")
         rule = rule_for(name, parameter.shape, gamma)
         parameter.copy_(draw(rule, parameter.shape, seed))
         rules.append(rule)

@@ -15,11 +15,11 @@ def has_bfloat16() -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("bf16"))
 
 
-def resolve_precision(wanted: str) -> Literal["bfloat16", "float32"]:
+def resolve_precision(wanted: Literal["auto", "bfloat16", "float32"]) -> Literal["bfloat16", "float32"]:
     """`auto` becomes bfloat16 where the hardware has it; anything else is taken at its word."""
-    if wanted == "auto":
-        return "bfloat16" if has_bfloat16() else "float32"
-    return "bfloat16" if wanted == "bfloat16" else "float32"
+    if wanted != "auto":
+        return wanted
+    return "bfloat16" if has_bfloat16() else "float32"
 
 
 def cpu_name() -> str:

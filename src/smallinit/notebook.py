@@ -61,8 +61,11 @@ class Tee:
 
 
 @contextlib.contextmanager
-def own_kernel() -> Iterator[None]:
-    """Register a kernel that is this interpreter, for this process only, ahead of all installed ones."""
+def own_kernel() -> Iterator[Path]:
+    """Register a kernel that is this interpreter, for this process only, ahead of all installed ones.
+
+    Yields a folder for its sockets: files instead of ports, so that kernels which start at once never share one.
+    """
     before = os.environ.get("JUPYTER_PATH")
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "kernels" / KERNEL / "kernel.json"
@@ -71,7 +74,7 @@ def own_kernel() -> Iterator[None]:
         spec.write_text(json.dumps({"argv": argv, "display_name": KERNEL, "language": "python", "env": ENVIRONMENT}))
         os.environ["JUPYTER_PATH"] = os.pathsep.join([folder, before] if before else [folder])
         try:
-            yield
+            yield Path(folder)
         finally:
             os.environ.pop("JUPYTER_PATH")
             if before:
@@ -205,9 +208,16 @@ def run(name: str, key: str | None = None) -> Path:
     return target
 
 
+def lab() -> None:
+    """Become JupyterLab on the notebooks, with this environment's kernel and the settings that stages run under."""
+    own = {**ENVIRONMENT, "JUPYTER_PREFER_ENV_PATH": "1"}
+    command = [sys.executable, "-m", "jupyter", "lab", str(paths.NOTEBOOKS)]
+    os.execve(sys.executable, command, {**os.environ, **own})
+
+
 def execute(source: Path, target: Path, parameters: dict[str, str], stderr: Tee) -> None:
     """Run `source` from the project's root in a kernel of this interpreter."""
-    with own_kernel(), forwarded_interrupts():
+    with own_kernel() as folder, forwarded_interrupts():
         papermill.execute_notebook(
             source,
             target,
@@ -218,5 +228,5 @@ def execute(source: Path, target: Path, parameters: dict[str, str], stderr: Tee)
             progress_bar=False,
             stderr_file=stderr,
             autosave_cell_every=0,
-            config=Config({"KernelManager": {"transport": "ipc"}}),  # two kernels that start at once never share a port
+            config=Config({"KernelManager": {"transport": "ipc", "ip": str(folder / "socket")}}),
         )

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -38,20 +38,21 @@ class Variant(Strict):
     gate: Literal["none", "headwise", "elementwise"]
 
 
+def _has_a_point(value: Any) -> Any:
+    if type(value) is int:
+        raise ValueError(f"write a decimal point, {value}.0, because runs are named after it")
+    return value
+
+
+WrittenOut = Annotated[float, BeforeValidator(_has_a_point)]
+
+
 class Ladder(Strict):
     """The grid of runs: every size x gamma x variant, named `size-gamma-variant`."""
 
     sizes: list[str] = Field(min_length=1)
-    gammas: list[float] = Field(min_length=1)
+    gammas: list[WrittenOut] = Field(min_length=1)
     variants: list[str] = Field(min_length=1)
-
-    @field_validator("gammas", mode="before")
-    @classmethod
-    def _gammas_have_a_point(cls, values: Any) -> Any:
-        for value in values if isinstance(values, list) else []:
-            if isinstance(value, int):
-                raise ValueError(f"{value!r}: write a decimal point, as in 1.0, because the runs are named after it")
-        return values
 
 
 class PeakRate(Strict):
@@ -118,7 +119,7 @@ class Params(Strict):
 
 def _once(key: str, values: list[Any]) -> None:
     if len(set(values)) < len(values):
-        raise ValueError(f"{key}: {values} names an entry twice")
+        raise ValueError(f"{key} = {values} names an entry twice")
 
 
 def _known(key: str, names: Any, allowed: Any) -> None:

@@ -5,10 +5,13 @@ A stage whose values and code are unchanged is left alone even if its cached dat
 restored (from the cache, else by running its stage) only where a stage that did change needs it.
 """
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +34,28 @@ def environment() -> dict[str, str]:
 
 
 def dvc(root: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a DVC command in `root`."""
-    return subprocess.Popen([*DVC, *arguments], cwd=root, env=environment())
+    """Start a DVC command in `root`, in a session of its own: `interrupt` decides when it is stopped, and how."""
+    return subprocess.Popen([*DVC, *arguments], cwd=root, env=environment(), start_new_session=True)
+
+
+def interrupt(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Stop DVC commands as Ctrl-C would, so that training saves its state, and wait for them."""
+    processes = list(processes)
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+    for process in processes:
+        process.wait()
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM (from a scheduler, say) do what Ctrl-C does."""
+    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
 
 def call(root: Path, *arguments: str) -> None:
@@ -41,7 +64,13 @@ def call(root: Path, *arguments: str) -> None:
     Raises:
         PipelineFailed: it returned an error; its own message stands above.
     """
-    if dvc(root, *arguments).wait():
+    process = dvc(root, *arguments)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        interrupt([process])
+        raise PipelineFailed("interrupted; run the same command again to continue") from None
+    if code:
         raise PipelineFailed(f"`dvc {' '.join(arguments)}` failed: see the messages above")
 
 
@@ -138,8 +167,8 @@ class Schedule:
 
 def start(root: Path, name: str, forced: bool) -> subprocess.Popen[bytes]:
     """Run one stage; a stage that is only missing its data is first looked for in the cache."""
-    if forced and dvc(root, "checkout", "--quiet", "--allow-missing", name).wait():
-        raise PipelineFailed(f"`dvc checkout {name}` failed: see the messages above")
+    if forced:
+        call(root, "checkout", "--quiet", "--allow-missing", name)
     return dvc(root, "repro", "--single-item", name)
 
 
@@ -157,36 +186,39 @@ def repro(targets: list[str], jobs: int, profile: str | None, dry: bool) -> None
     if dry:
         print_plan(schedule)
         return
-    begun = time.monotonic()
+    with interruptible():
+        work(schedule, jobs)
+
+
+def work(schedule: Schedule, jobs: int) -> None:
+    """Run what is ready, at most `jobs` stages at a time, until nothing is left."""
     running: dict[str, subprocess.Popen[bytes]] = {}
-    count = 0
+    begun, count = time.monotonic(), 0
+
+    def say(text: str) -> None:
+        print(f"[{duration(time.monotonic() - begun)}] {text}", file=sys.stderr, flush=True)
+
     try:
         while True:
             while len(running) < jobs and (name := schedule.ready(set(running))):
-                print(f"[{duration(time.monotonic() - begun)}] {name} starts", file=sys.stderr, flush=True)
-                running[name] = start(root, name, name in schedule.forced)
+                say(f"{name} starts")
+                running[name] = start(schedule.root, name, name in schedule.forced)
             if not running:
                 break
             ended = [name for name, process in running.items() if process.poll() is not None]
             for name in ended:
-                schedule.finish(name, running.pop(name).returncode)
+                code = running.pop(name).returncode
+                schedule.finish(name, code)
                 count += 1
-                left = len(schedule.left())
-                print(
-                    f"[{duration(time.monotonic() - begun)}] {name} ended, {left} stages left to look at",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"{name} {'FAILED' if code else 'done'}, {len(schedule.left())} stages left to look at")
             if not ended:
                 time.sleep(0.1)
     except KeyboardInterrupt:
-        for process in running.values():  # they got the signal too: training saves its state
-            process.wait()
+        interrupt(running.values())
         raise PipelineFailed("interrupted; run the same command again to continue") from None
     if schedule.failed:
-        raise PipelineFailed(
-            f"failed: {', '.join(schedule.failed)}; not run because of that: {', '.join(schedule.left())}"
-        )
+        left = ", ".join(name for name in schedule.left() if name not in schedule.failed) or "nothing"
+        raise PipelineFailed(f"failed: {', '.join(schedule.failed)}; not run because of that: {left}")
     print(f"up to date: {count} stages run in {duration(time.monotonic() - begun)}")
 
 

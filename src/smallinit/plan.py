@@ -13,6 +13,7 @@ import io
 import json
 import shutil
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -32,24 +33,42 @@ class StalePlan(RuntimeError):
 def bare_code(source: str) -> str:
     """`source` without comments, docstrings, blank lines and trailing space: its text for the interpreter.
 
-    Works on the text and not on a dumped syntax tree, so that all Python versions agree.
+    Works on the text and not on a dumped syntax tree, so that all Python versions agree. Lines inside other string
+    literals stay as they are.
     """
-    lines = source.splitlines()
+    lines = source.split("\n")
+    tree = ast.parse(source)
+    docstrings = list(docstrings_of(tree))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    literal: set[int] = set()  # rows whose end lies inside a string
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr | ast.Constant) and node not in docstrings:
+            literal |= set(range(node.lineno, node.end_lineno or node.lineno))
+    for node in docstrings:
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        before = lines[first].encode()[: node.col_offset].decode()  # the syntax tree counts bytes
+        after = lines[last].encode()[node.end_col_offset :].decode()
+        lines[first : last + 1] = [before + after] + [""] * (last - first)
+    kept = [
+        line if row in literal else line.rstrip() for row, line in enumerate(lines, 1) if line.strip() or row in literal
+    ]
+    return "\n".join(kept) + "\n"
+
+
+def docstrings_of(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The docstrings of a module, its classes and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
             if (
                 isinstance(first, ast.Expr)
                 and isinstance(first.value, ast.Constant)
                 and isinstance(first.value.value, str)
             ):
-                end = first.end_lineno or first.lineno
-                lines[first.lineno - 1 : end] = [""] * (end - first.lineno + 1)
-    return "\n".join(line.rstrip() for line in lines if line.strip()) + "\n"
+                yield first.value
 
 
 def fingerprint(source: str) -> str:

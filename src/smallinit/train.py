@@ -233,14 +233,15 @@ def fit(run: RunConfig, tokens: Tokens) -> Outcome:
 def metrics(run: RunConfig, outcome: Outcome) -> dict[str, Any]:
     """The few numbers of a run; losses of a diverged run are None."""
     diverged = outcome.diverged_at is not None
+    steps = run.steps if outcome.diverged_at is None else outcome.diverged_at
     sizes = {name: p.numel() for name, p in outcome.model.named_parameters()}
     tail = outcome.curve.tail(max(len(outcome.curve) // 20, 1))
     return {
         "run": run.run,
         "diverged": diverged,
         "diverged_at": outcome.diverged_at,
-        "steps": run.steps,
-        "tokens": run.steps * run.train.batch_tokens,
+        "steps": steps,
+        "tokens": steps * run.train.batch_tokens,
         "parameters": sum(sizes.values()),
         "parameters_without_embeddings": sum(n for name, n in sizes.items() if name not in VOCABULARY),
         "train_loss": None if diverged else float(tail["loss"].mean()),

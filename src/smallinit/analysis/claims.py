@@ -89,7 +89,7 @@ def gain_with_both(arms: Arms) -> list[Effect]:
     gains = named({size: arms.gain(size, "both") for size in sizes})
     pairs = list(pairwise(sizes))
     changes = named({f"change {a}→{b}": arms.gain_change((b, "both"), (a, "both")) for a, b in pairs})
-    complete = len(gains) == len(sizes) and len(changes) == len(pairs)
+    complete = pairs and len(gains) == len(sizes) and len(changes) == len(pairs)
     return gains + [Effect(e.name, e.interval, at_least=True) for e in changes] if complete else []
 
 
@@ -117,7 +117,7 @@ def table(arms: Arms) -> pd.DataFrame:
     rows = []
     for number, claim, rule in CLAIMS:
         effects = [] if isinstance(rule, str) else rule(arms)
-        reason = rule if isinstance(rule, str) else "a run that it needs is missing or diverged"
+        reason = rule if isinstance(rule, str) else "needs a size or run that is missing or diverged"
         units = sorted({effect.interval.units for effect in effects})
         rows.append(
             {

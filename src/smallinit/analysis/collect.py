@@ -66,6 +66,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def stacked(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of all runs as one; those of diverged runs are empty and would only blur the types of columns."""
+    return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+
 def load() -> Results:
     """Collect the artifacts of every run in `results/plan/runs.json`."""
     names = config.read_config(RunList, paths.PLAN / "runs.json").runs
@@ -78,7 +83,7 @@ def load() -> Results:
         for kind, tabled in tables.items():
             folder = trained if kind in ("curve", "heldout") else evaluated
             tabled.append(pd.read_csv(folder / f"{kind}.csv").assign(run=name))
-    whole = {kind: pd.concat([t for t in tabled if len(t)], ignore_index=True) for kind, tabled in tables.items()}
+    whole = {kind: stacked(tabled) for kind, tabled in tables.items()}
     folders = {
         path.name for stage in ("train", "evaluate") for path in (paths.RESULTS / stage).iterdir() if path.is_dir()
     }

@@ -71,8 +71,9 @@ def loss_table(results: Results) -> pd.DataFrame:
     for (size, variant), group in results.runs.groupby(["size", "variant"], sort=False):
         entry: dict[str, object] = {"size": size, "d_model": group["d_model"].iloc[0], "variant": variant}
         for gamma, arm in group.groupby("gamma"):
-            lost = "diverged" if arm["diverged"].any() else f"{arm['loss'].mean():.3f}"
-            entry |= {f"loss γ={gamma}": lost, f"bits/byte γ={gamma}": f"{arm['bits_per_byte'].mean():.3f}"}
+            lost = arm["diverged"].any()
+            entry[f"loss γ={gamma}"] = "diverged" if lost else f"{arm['loss'].mean():.3f}"
+            entry[f"bits/byte γ={gamma}"] = "–" if lost else f"{arm['bits_per_byte'].mean():.3f}"
         rows.append(entry | {"seeds": group["seed"].nunique()})
     order = {size: number for number, size in enumerate(results.runs["size"].unique())}
     return pd.DataFrame(rows).sort_values("size", key=lambda column: column.map(order), kind="stable")

@@ -63,18 +63,20 @@ def loss_contrast(documents: pd.DataFrame, weights: dict[str, float], config: An
     `{"a": 1, "b": -1}` is the loss of a minus that of b; four runs make a difference of differences. The runs saw the
     same documents, so what is hard for all of them cancels. Variation between seeds is not in this interval.
     """
-    wide = documents[documents["run"].isin(weights)].pivot(index="document", columns="run", values="loss_sum")
-    missing = set(weights) - set(wide.columns)
-    if missing or wide.isna().any(axis=None):
+    chosen = documents[documents["run"].isin(weights)]
+    losses, tokens = (chosen.pivot(index="document", columns="run", values=key) for key in ("loss_sum", "tokens"))
+    missing = set(weights) - set(losses.columns)
+    if missing or losses.isna().any(axis=None) or (tokens.nunique(axis=1) > 1).any():
         raise ValueError(f"runs do not share the same documents; without any: {sorted(missing) or 'none'}")
-    tokens = documents[documents["run"] == next(iter(weights))].set_index("document")["tokens"].reindex(wide.index)
-    contrast = sum(weight * wide[run].to_numpy() for run, weight in weights.items())
-    return bootstrap_ratio(np.asarray(contrast), tokens.to_numpy(dtype=float), "documents", config)
+    contrast = sum(weight * losses[run].to_numpy() for run, weight in weights.items())
+    return bootstrap_ratio(np.asarray(contrast), tokens.iloc[:, 0].to_numpy(dtype=float), "documents", config)
 
 
 def window_contrast(attention: pd.DataFrame, column: str, a: str, b: str, config: AnalysisConfig) -> Interval:
     """Difference a - b of a head-averaged attention measure, with an interval over the windows that both saw."""
     means = attention[attention["run"].isin([a, b])].groupby(["run", "window"])[column].mean()
+    if not means[a].index.equals(means[b].index):
+        raise ValueError(f"{a} and {b} were not measured on the same windows: evaluate both again")
     difference = (means[a] - means[b]).to_numpy()
     return bootstrap_ratio(difference, np.ones_like(difference), "windows", config)
 
@@ -84,5 +86,7 @@ def over_seeds(values: Sequence[float], confidence: float) -> Interval | None:
     if len(values) < 2:
         return None
     mean = float(np.mean(values))
+    if np.ptp(values) == 0:
+        return Interval(mean, mean, mean, "seeds")
     low, high = stats.t.interval(confidence, len(values) - 1, loc=mean, scale=stats.sem(values))
     return Interval(mean, float(low), float(high), "seeds")

@@ -5,7 +5,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from smallinit.batches import take
+from smallinit.batches import take, windows
 from smallinit.evaluation.config import EvaluateConfig
 from smallinit.model import Attention, Decoder
 
@@ -52,7 +52,14 @@ def measure(model: Decoder, tokens: np.ndarray, config: EvaluateConfig) -> pd.Da
     """Sink and gate of every head in each of the first held-out windows: one row a window, layer and head.
 
     Columns: window, layer, head, sink, gate (mean), gate_below_0.1 (share); gate columns are empty without a gate.
+
+    Raises:
+        ValueError: the held-out text has fewer windows.
     """
+    if config.attention_windows > (available := windows(tokens, model.config.seq_len)):
+        raise ValueError(
+            f"evaluate.attention_windows = {config.attention_windows}, but the held-out text has {available} windows"
+        )
     ids = take(tokens, np.arange(config.attention_windows), model.config.seq_len)[:, :-1]  # (B, T)
     tables = []
     layers, (cos, sin) = attention_layers(model), model.rotary(ids)
@@ -60,8 +67,10 @@ def measure(model: Decoder, tokens: np.ndarray, config: EvaluateConfig) -> pd.Da
         sinks = sink(attention.probabilities(x, cos, sin))  # (B, H)
         gates = attention.gate_values(x)  # (B, H, T, 1 or h)
         window, head = np.indices(sinks.shape)
-        table = pd.DataFrame({"window": window.ravel(), "layer": layer, "head": head.ravel(), "sink": sinks.flatten()})
-        table["gate"] = np.nan if gates is None else gates.mean(dim=(2, 3)).flatten()
-        table["gate_below_0.1"] = np.nan if gates is None else (gates < 0.1).float().mean(dim=(2, 3)).flatten()
+        table = pd.DataFrame(
+            {"window": window.ravel(), "layer": layer, "head": head.ravel(), "sink": sinks.flatten().numpy()}
+        )
+        table["gate"] = np.nan if gates is None else gates.mean(dim=(2, 3)).flatten().numpy()
+        table["gate_below_0.1"] = np.nan if gates is None else (gates < 0.1).float().mean(dim=(2, 3)).flatten().numpy()
         tables.append(table)
     return pd.concat(tables, ignore_index=True)[COLUMNS]

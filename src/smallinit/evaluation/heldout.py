@@ -42,16 +42,24 @@ def heldout_losses(model: nn.Module, tokens: np.ndarray, seq_len: int, config: E
     """Loss in nats of each held-out token, float32, from windows of `seq_len` side by side.
 
     Entry i belongs to token i + 1: the first token has no context and is not predicted.
+
+    Raises:
+        ValueError: there is not even one window.
     """
     torch.set_num_threads(config.threads)
     count = min(config.tokens // seq_len, windows(tokens, seq_len))
-    parts = []
+    if not count:
+        raise ValueError(
+            f"evaluate.tokens = {config.tokens} and {len(tokens)} held-out tokens: at least one window of "
+            f"model.seq_len = {seq_len} is needed"
+        )
+    losses = np.empty((count, seq_len), dtype=np.float32)
     with Progress(count * seq_len, "held-out loss", "tokens") as bar:
         for first in range(0, count, config.micro_batch):
             index = np.arange(first, min(first + config.micro_batch, count))
-            parts.append(token_losses(model, take(tokens, index, seq_len)).flatten())
-            bar.update(len(parts[-1]))
-    return torch.cat(parts).numpy()
+            losses[index] = token_losses(model, take(tokens, index, seq_len)).numpy()
+            bar.update(len(index) * seq_len)
+    return losses.ravel()
 
 
 def document_losses(losses: np.ndarray, documents: pd.DataFrame) -> pd.DataFrame:

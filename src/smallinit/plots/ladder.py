@@ -86,6 +86,8 @@ def gain_figure(gains: pd.DataFrame) -> Figure:
 def message(gains: pd.DataFrame) -> str:
     """What the gains say, in one sentence."""
     known = gains.dropna(subset=["gain"])
+    if known.empty:
+        return "No comparison could be made: in each pair a run diverged or is missing"
     wins, losses = int((known["low"] > 0).sum()), int((known["high"] < 0).sum())
     best = known.loc[known["gain"].idxmax()]
     return (

@@ -21,13 +21,10 @@ def run_overview(curve: pd.DataFrame, heldout: pd.DataFrame, run: RunConfig) -> 
     left.legend()
     right.plot(curve["tokens"], curve["grad_norm"], color=color, lw=1)
     right.axhline(run.train.grad_clip, color="#666666", lw=0.8, ls=":")
-    right.set(
-        xscale="log",
-        yscale="log",
-        xlabel="training tokens",
-        ylabel="gradient norm",
-        title="gradient norm, dotted: clipping",
-    )
+    right.set(xlabel="training tokens", ylabel="gradient norm", title="gradient norm, dotted: clipping")
+    if len(curve):  # a run that is lost before its first step has nothing for a log axis
+        left.set_xscale("log")
+        right.set(xscale="log", yscale="log")
     return figure
 
 
