@@ -59,8 +59,10 @@ def test_what_the_paper_reports_is_replicated(claim: str) -> None:
         ("C2", both_sizes("standard", 0.1, 0.3), CONTRADICTED),
         ("C2", both_sizes("standard", -0.3, -0.1), CONTRADICTED),
         ("C2", both_sizes("standard", 0.2, 0.2), NOT_SEEN),
+        ("C2", both_sizes("standard", -0.1, -0.3), NOT_SEEN),  # it shrinks, but there never was a gain
         ("C3", both_sizes("eps", 0.0, 0.0), CONTRADICTED),
         ("C3", both_sizes("eps", 0.3, 0.1), NOT_SEEN),
+        ("C3", both_sizes("standard", -0.5, -0.5) | both_sizes("eps", -0.1, -0.1), NOT_SEEN),  # better, but no gain
         ("C3", both_sizes("eps", 0.5, 0.0), NOT_SEEN),
         ("C5", both_sizes("both", 0.5, 0.5), REPLICATED),  # "no less" holds where no change is seen
         ("C5", both_sizes("both", 0.5, 0.3), NOT_SEEN),

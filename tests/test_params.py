@@ -356,3 +356,16 @@ def test_matched_eps_has_the_value_of_the_design(project: Path) -> None:
     assert params.matched_eps(1e-5, 768, 64, 1.0) == pytest.approx(1.44e-3)
     assert params.matched_eps(1e-5, 768, 64, 0.5) == pytest.approx(1.2e-4)
     assert params.resolve_run(params.load(), "s", 1.0, "standard").model.norm_eps == pytest.approx(1e-5 * 48**2)
+
+
+def test_a_peak_rate_for_one_size_goes_before_the_one_for_all() -> None:
+    rates = [params.PeakRate(gamma=1.0, peak_lr=4e-3), params.PeakRate(gamma=1.0, size="m", peak_lr=2e-3)]
+    assert [params.peak_lr(rates, size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
+    assert [params.peak_lr(rates[::-1], size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
+    with pytest.raises(ConfigError, match=r"train\.peak_lrs has no entry for gamma = 1\.0 at size 's'"):
+        params.peak_lr(rates[1:], "s", 1.0)
+
+
+def test_a_peak_rate_for_an_unknown_size_is_named(project: Path) -> None:
+    text = message({"train.peak_lrs": "[{gamma: 0.5, peak_lr: 0.1}, {gamma: 1.0, size: xl, peak_lr: 0.1}]"})
+    assert "train.peak_lrs (size): 'xl' is not defined" in text

@@ -56,9 +56,10 @@ class Ladder(Strict):
 
 
 class PeakRate(Strict):
-    """The peak learning rate of the runs with one gamma: each arm of a comparison runs at its own."""
+    """The peak learning rate of one gamma, everywhere or only at one size: each arm runs at its own."""
 
     gamma: float
+    size: str | None = None
     peak_lr: float = Field(gt=0)
 
 
@@ -113,7 +114,8 @@ class Params(Strict):
         _known("train.peak_lrs (gamma)", self.ladder.gammas, {rate.gamma: rate for rate in self.train.peak_lrs})
         for key in ("sizes", "gammas", "variants"):
             _once(f"ladder.{key}", getattr(self.ladder, key))
-        _once("train.peak_lrs (gamma)", [rate.gamma for rate in self.train.peak_lrs])
+        _known("train.peak_lrs (size)", [rate.size for rate in self.train.peak_lrs if rate.size], self.sizes)
+        _once("train.peak_lrs (gamma, size)", [(rate.gamma, rate.size) for rate in self.train.peak_lrs])
         return self
 
 
@@ -159,13 +161,26 @@ def matched_eps(reference_eps: float, d_ref: int, d_model: int, gamma: float) ->
     return reference_eps * (d_ref / d_model) ** (2 * gamma)
 
 
+def peak_lr(rates: list[PeakRate], size: str, gamma: float) -> float:
+    """The rate for a run: an entry for its very size, else the one for its gamma at any size.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    for wanted in (size, None):
+        for rate in rates:
+            if (rate.gamma, rate.size) == (gamma, wanted):
+                return rate.peak_lr
+    raise ConfigError(f"train.peak_lrs has no entry for gamma = {gamma} at size {size!r}, nor one without a size")
+
+
 def resolve_run(params: Params, size_name: str, gamma: float, variant_name: str) -> RunConfig:
     """All values of one run, nothing implicit."""
     size, variant, shared = params.sizes[size_name], params.variants[variant_name], params.train
     eps = variant.norm_eps
     if eps == "matched":
         eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, gamma)
-    rate = next(rate.peak_lr for rate in shared.peak_lrs if rate.gamma == gamma)
+    rate = peak_lr(shared.peak_lrs, size_name, gamma)
     train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens, "peak_lr": rate}
     model = size.model_dump(exclude={"d_ref", "tokens"}) | {
         "vocab_size": params.tokenize.vocab_size,

@@ -2,7 +2,9 @@
 
 One rule for all: a claim states that some effects are positive. It is *replicated* if every effect's interval lies
 above zero, *contradicted* if every one lies below zero, else *not seen at this scale*. A part that says "not less" also
-holds where its interval includes zero. A claim without measurements is *not tested*, with the reason.
+holds where its interval includes zero. A premise (there is a gain, if the claim is that the gain shrinks) decides
+nothing by itself, but where it does not hold the claim is not replicated. A claim without measurements is *not tested*,
+with the reason.
 """
 
 from collections.abc import Callable
@@ -21,12 +23,14 @@ REPLICATED, NOT_SEEN, CONTRADICTED, NOT_TESTED = "replicated", "not seen at this
 class Effect:
     """One measured part of a claim, positive where the claim says so.
 
-    `at_least` marks a part that says "not less than zero": it holds unless the interval lies below zero.
+    `at_least` marks a part that says "not less than zero": it holds unless the interval lies below zero. `premise`
+    marks what the claim takes for granted.
     """
 
     name: str
     interval: Interval
     at_least: bool = False
+    premise: bool = False
 
     @property
     def sign(self) -> int:
@@ -39,17 +43,19 @@ class Effect:
 
 def judge(effects: list[Effect]) -> str:
     """The verdict on a claim from its effects."""
-    signs = {effect.sign for effect in effects}
-    if not effects:
+    signs = {effect.sign for effect in effects if not effect.premise}
+    if not signs:
         return NOT_TESTED
-    return REPLICATED if signs == {1} else CONTRADICTED if signs == {-1} else NOT_SEEN
+    granted = all(effect.sign == 1 for effect in effects if effect.premise)
+    return CONTRADICTED if signs == {-1} else REPLICATED if signs == {1} and granted else NOT_SEEN
 
 
-def named(parts: dict[str, Interval | None]) -> list[Effect]:
+def named(parts: dict[str, Interval | None], at_least: bool = False, premise: bool = False) -> list[Effect]:
     """Effects that could be measured; one that could not makes the whole claim untested."""
     if any(interval is None for interval in parts.values()):
         return []
-    return [Effect(name, interval) for name, interval in parts.items() if interval is not None]
+    known = [(name, interval) for name, interval in parts.items() if interval is not None]
+    return [Effect(name, interval, at_least, premise) for name, interval in known]
 
 
 def gain_under_standard(arms: Arms) -> list[Effect]:
@@ -58,14 +64,20 @@ def gain_under_standard(arms: Arms) -> list[Effect]:
 
 
 def gain_shrinks(arms: Arms) -> list[Effect]:
-    """C2: the gain is smaller at each larger size."""
-    pairs = pairwise(arms.sizes())
-    return named({f"{a}→{b}": arms.gain_change((a, "standard"), (b, "standard")) for a, b in pairs})
+    """C2: the gain is smaller at each larger size; the premise: there is one at the smallest."""
+    sizes = arms.sizes()
+    first = named({f"gain {sizes[0]}": arms.gain(sizes[0], "standard")}, premise=True)
+    pairs = pairwise(sizes)
+    lost = named({f"loss of gain {a}→{b}": arms.gain_change((a, "standard"), (b, "standard")) for a, b in pairs})
+    return [*first, *lost] if first and lost else []
 
 
 def eps_restores(arms: Arms) -> list[Effect]:
-    """C3: the gain is larger with eps = 1e-12 than with the attenuating eps, at every size."""
-    return named({size: arms.gain_change((size, "eps"), (size, "standard")) for size in arms.sizes()})
+    """C3: the gain is larger with eps = 1e-12 than with the attenuating eps; the premise: then there is one."""
+    gains = named({f"gain {size}": arms.gain(size, "eps") for size in arms.sizes()}, premise=True)
+    parts = {f"{size} more than standard": arms.gain_change((size, "eps"), (size, "standard")) for size in arms.sizes()}
+    more = named(parts)
+    return [*gains, *more] if gains and more else []
 
 
 def sink_and_gate(arms: Arms) -> list[Effect]:
@@ -87,10 +99,9 @@ def gain_with_both(arms: Arms) -> list[Effect]:
     """C5: with both interventions gamma = 1 wins at every size, and by no less at the larger ones."""
     sizes = arms.sizes()
     gains = named({size: arms.gain(size, "both") for size in sizes})
-    pairs = list(pairwise(sizes))
-    changes = named({f"change {a}→{b}": arms.gain_change((b, "both"), (a, "both")) for a, b in pairs})
-    complete = pairs and len(gains) == len(sizes) and len(changes) == len(pairs)
-    return gains + [Effect(e.name, e.interval, at_least=True) for e in changes] if complete else []
+    pairs = pairwise(sizes)
+    changes = named({f"change {a}→{b}": arms.gain_change((b, "both"), (a, "both")) for a, b in pairs}, at_least=True)
+    return [*gains, *changes] if gains and changes else []
 
 
 Rule = Callable[[Arms], list[Effect]]

@@ -20,7 +20,8 @@ class Interval:
     units: str
 
     def __str__(self) -> str:
-        return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        digits = 3 if max(abs(self.low), abs(self.high)) >= 0.01 else 5
+        return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
 
     @property
     def sign(self) -> int:

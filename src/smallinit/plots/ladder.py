@@ -38,8 +38,9 @@ def draw_losses(axes: Axes, runs: pd.DataFrame, variant: str) -> None:
         for _, lost in arm[arm["diverged"]].iterrows():
             axes.plot(lost["parameters"] / 1e6, 0.97, "x", color=color, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", xlabel="parameters (millions)", title=variant_name(variant))
-    ticks = sorted(runs["parameters"].unique() / 1e6)
+    ticks = sorted(runs.loc[runs["variant"] == variant, "parameters"].unique() / 1e6)
     axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
+    axes.margins(x=0.15)
     axes.minorticks_off()
 
 
@@ -72,7 +73,7 @@ def draw_gains(axes: Axes, gains: pd.DataFrame) -> None:
     )
     axes.set_xlim(-0.6, len(variants) - 0.4)
     axes.set_ylabel("loss(γ = 0.5) − loss(γ = 1)\n(nats per token)")
-    axes.legend(loc="best")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def gain_figure(gains: pd.DataFrame) -> Figure:
@@ -145,7 +146,7 @@ def sink_and_gate(results: Results, uniform: float) -> Figure:
     """Attention sink by variant and gamma (left), mean gate by layer (right); all sizes pooled as points."""
     attention = results.attention.merge(results.runs[["run", "size", "gamma", "variant", "d_model"]], on="run")
     variants = list(results.runs["variant"].unique())
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained", width_ratios=[1.4, 1])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 3.6), layout="constrained", width_ratios=[1.7, 1])
     means = attention.groupby(["variant", "gamma", "d_model", "layer"])["sink"].mean().reset_index()
     gammas = sorted(means["gamma"].unique())
     for number, gamma in enumerate(gammas):
@@ -166,7 +167,7 @@ def sink_and_gate(results: Results, uniform: float) -> Figure:
     left.axhline(uniform, color="black", ls=":", lw=1, label="uniform attention")
     left.set_xticks(range(len(variants)), [variant_name(v) for v in variants])
     left.set(yscale="log", ylabel="attention to the first token", title="sink: points are layers, bars their mean")
-    left.legend()
+    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     gates = attention.dropna(subset=["gate"]).groupby(["gamma", "variant", "layer"])["gate"].mean().reset_index()
     for (gamma, variant), group in gates.groupby(["gamma", "variant"]):
         style = "-" if variant == "both" else "--"
@@ -180,5 +181,10 @@ def sink_and_gate(results: Results, uniform: float) -> Figure:
         )
     right.set(xlabel="layer", ylabel="mean gate", ylim=(0, 1), title="gate: 0.5 at the start, 0 shuts a head")
     right.set_xticks(sorted(gates["layer"].unique() + 1))
-    right.legend()
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    above = int((means["sink"] > uniform).sum())
+    message = f"{above} of {len(means)} layers attend to the first token more than uniform attention would"
+    headline(
+        figure, message, f"{seeds_note(results.runs)}; mean over heads and over queries in the second half of a window"
+    )
     return figure
