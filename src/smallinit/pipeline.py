@@ -83,9 +83,9 @@ class Graph:
         self.repo = Repo(str(root), _wait_for_lock=True)
         with self.repo.lock:  # a stage that ends at this moment may be writing dvc.lock
             graph: Any = self.repo.index.graph  # edges point upstream
-        order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.addressing))
-        self.stages = {stage.addressing: stage for stage in order}
-        self.upstream = {name: [up.addressing for up in graph.successors(stage)] for name, stage in self.stages.items()}
+        order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=lambda stage: stage.name))
+        self.stages = self.every = {stage.name: stage for stage in order}
+        self.upstream = {name: [up.name for up in graph.successors(stage)] for name, stage in self.stages.items()}
         if targets:
             wanted = self._with_upstream(targets)
             self.stages = {name: stage for name, stage in self.stages.items() if name in wanted}
@@ -106,14 +106,14 @@ class Graph:
 
     def changed(self, name: str) -> bool:
         """Whether a stage has to run for another reason than missing data."""
-        up = [self.repo.stage.collect(other)[0] for other in self.upstream[name]]
+        up = [self.every[other] for other in self.upstream[name]]
         with self.repo.lock:
             return bool(self.stages[name].changed(allow_missing=True, upstream=up))
 
     def missing_producers(self, name: str) -> list[str]:
         """Upstream stages whose outputs `name` reads and which are not on disk."""
         absent = {dep.fs_path for dep in self.stages[name].deps if not dep.exists}
-        return [up for up in self.upstream[name] if any(out.fs_path in absent for out in self.stages[up].outs)]
+        return [up for up in self.upstream[name] if any(out.fs_path in absent for out in self.every[up].outs)]
 
     def redrawn(self) -> list[str]:
         """Stages that read nothing but what is in git."""

@@ -45,7 +45,7 @@ def graph() -> str:
     """`dvc dag` as Mermaid, the runs of a matrix drawn as one node."""
     edges: set[tuple[str, str]] = set()
     for stage, upstream in Repo(str(paths.ROOT)).index.graph.edges:
-        edges.add((upstream.addressing.split("@")[0], stage.addressing.split("@")[0]))
+        edges.add((upstream.name.split("@")[0], stage.name.split("@")[0]))
     content = YAML(typ="safe", pure=True).load(paths.ROOT / "dvc.yaml")["stages"]
     nodes = [
         f'    {name}[["{name}@…"]]' if "matrix" in stage else f"    {name}[{name}]" for name, stage in content.items()
