@@ -174,6 +174,18 @@ def find(name: str) -> Path:
     return notebook
 
 
+def check_tokens(source: Path) -> None:
+    """Refuse to train or evaluate on other tokens than those that `results/corpus` describes.
+
+    Raises:
+        StageFailed: the two manifests differ.
+    """
+    made, described = paths.TOKENS / "manifest.json", paths.RESULTS / "corpus" / "manifest.json"
+    reads = "smallinit.batches" in plan.code_of(source) and made.exists() and described.exists()
+    if reads and made.read_bytes() != described.read_bytes():
+        raise StageFailed("data/tokens is not the corpus that results/corpus describes: run `dvc repro tokenize`")
+
+
 def run(name: str, key: str | None = None) -> Path:
     """Execute notebook `name`, for run `key` if it is one of many; returns the normalised copy's path.
 
@@ -183,6 +195,7 @@ def run(name: str, key: str | None = None) -> Path:
     """
     source = find(name)
     plan.check_code(source)
+    check_tokens(source)
     label = f"{name}@{key}" if key else name
     paths.LOGS.mkdir(exist_ok=True)
     log, partial = paths.LOGS / f"{label}.log", paths.LOGS / f"{label}.ipynb"

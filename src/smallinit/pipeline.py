@@ -111,9 +111,10 @@ class Graph:
             return bool(self.stages[name].changed(allow_missing=True, upstream=up))
 
     def missing_producers(self, name: str) -> list[str]:
-        """Upstream stages whose outputs `name` reads and which are not on disk."""
-        absent = {dep.fs_path for dep in self.stages[name].deps if not dep.exists}
-        return [up for up in self.upstream[name] if any(out.fs_path in absent for out in self.every[up].outs)]
+        """Upstream stages with outputs that are not on disk, unless `name` reads nothing but what is in git."""
+        if name in self.redrawn():
+            return []
+        return [up for up in self.upstream[name] if not all(out.exists for out in self.every[up].outs)]
 
     def redrawn(self) -> list[str]:
         """Stages that read nothing but what is in git."""
