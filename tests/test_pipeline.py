@@ -155,7 +155,7 @@ def test_clone_is_clean_and_plans_missing_data_only(built: micro.Project, tmp_pa
     assert "nothing to run" in clone.smallinit("repro", "--dry").stdout
     assert "Running stage" not in clone.dvc("repro", "--dry", "--allow-missing").stdout
     planned = set(re.findall(r"Running stage '([^'@]+)", clone.dvc("repro", "--dry").stdout))
-    assert planned <= {"fetch", "tokenize", "train", "evaluate"}  # what makes or reads data that git does not hold
+    assert planned == {"fetch", "tokenize", "train"}  # what makes the data that git does not hold
     assert clone.git("status", "--porcelain") == ""
     clone.smallinit("figures")
     assert clone.git("status", "--porcelain") == ""
@@ -168,6 +168,19 @@ def test_clone_restores_only_what_a_change_needs(built: micro.Project, tmp_path:
     log = clone.smallinit("repro", "train@s-1.0-both").stdout
     started = re.findall(r"\] (\S+) starts", log)
     assert started == ["fetch", "tokenize", "train@s-1.0-both"]
+    clone.set_params(evaluate={"tokens": 2048})
+    log = clone.smallinit("repro", "evaluate@xs-1.0-both").stdout
+    assert re.findall(r"\] (\S+) starts", log) == [
+        "train@xs-1.0-both",
+        "evaluate@xs-1.0-both",
+    ]  # its weights are missing
+
+
+def test_tokens_of_another_corpus_are_refused(project: micro.Project) -> None:
+    """Training depends on the receipt of the tokens: tokens that do not fit it must not be used."""
+    project.edit("data/tokens/manifest.json", '"seed": 0', '"seed": 1')
+    done = project.smallinit("run", "05_evaluate", "s-1.0-both", check=False)
+    assert done.returncode == 1 and "dvc repro tokenize" in done.stdout
 
 
 def test_forced_stages_give_the_same_bytes(project: micro.Project) -> None:
@@ -321,27 +334,28 @@ def test_notebook_runs_from_any_folder(project: micro.Project, place: str) -> No
 
 
 def test_interrupted_run_continues(project: micro.Project) -> None:
-    """Promise 5, end to end: SIGTERM to the stage, then the same command again; the weights are those of one go."""
+    """Promise 5, end to end: SIGTERM to the pipeline, then the same command again; the weights are those of one go."""
     project.set_params(sizes={"s": {"tokens": 65536}})
-    project.dvc("repro", "--single-item", "plan")
     run, stage = "s-1.0-both", "train@s-1.0-both"
+    command = [sys.executable, "-m", "smallinit", "repro", stage]
     process = subprocess.Popen(
-        [sys.executable, "-m", "smallinit", "run", "04_train", run],
+        command,
         cwd=project.root,
         env=project.environment(),
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
-    assert process.stderr is not None
-    for line in process.stderr:
+    assert process.stdout is not None
+    for line in process.stdout:
         if line.startswith(f"{run}:"):
             process.send_signal(signal.SIGTERM)
             break
-    message = process.communicate(timeout=60)[1]
-    assert process.returncode == 1 and "Interrupted" in message
-    saved = list((project.root / "state").glob(f"{run}-*"))
-    assert len(saved) == 1
-    project.dvc("repro", "--single-item", stage)
+    message = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "Interrupted" in message and "run the same command again" in message
+    assert len(list((project.root / "state").glob(f"{run}-*"))) == 1
+    project.smallinit("repro", stage)
     weights = project.root / "models" / run / "model.safetensors"
     continued = weights.read_bytes()
     assert not list((project.root / "state").glob("*"))
