@@ -335,7 +335,8 @@ def test_notebook_runs_from_any_folder(project: micro.Project, place: str) -> No
 
 def test_interrupted_run_continues(project: micro.Project) -> None:
     """Promise 5, end to end: SIGTERM to the pipeline, then the same command again; the weights are those of one go."""
-    project.set_params(sizes={"s": {"tokens": 65536}})
+    # Many small steps: the run must still be going when the signal arrives, however fast the machine.
+    project.set_params(sizes={"s": {"tokens": 65536}}, train={"batch_tokens": 32, "micro_batch": 1})
     run, stage = "s-1.0-both", "train@s-1.0-both"
     command = [sys.executable, "-m", "smallinit", "repro", stage]
     process = subprocess.Popen(
