@@ -12,6 +12,8 @@ from typing import Any
 import fake_archives
 from ruamel.yaml import YAML
 
+from smallinit.pipeline import merged
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SIZE = {"n_layers": 2, "tokens": 8192}
 OVERLAY: dict[str, Any] = {
@@ -27,12 +29,6 @@ OVERLAY: dict[str, Any] = {
     "analysis": {"bootstrap_samples": 100},
     "tokenize": {"vocab_size": 512, "heldout_share": 0.1},
 }
-
-
-def merged(base: Any, overlay: Any) -> Any:
-    if isinstance(base, dict) and isinstance(overlay, dict):
-        return {**base, **{key: merged(base.get(key), value) for key, value in overlay.items()}}
-    return overlay
 
 
 class Project:
