@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 RUN := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env quick test lint repro plan figures readme lab
+.PHONY: help env quick test lint repro plan figures bench readme lab
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -29,9 +29,9 @@ quick: $(READY)  ## the whole pipeline from nothing on a small corpus, in a fold
 	@echo "look at workspaces/quick/figures/summary/headline.png and workspaces/quick/results/notebooks/"
 
 test: $(READY) lint  ## lint, types, unit and end-to-end tests (every notebook is executed)
-	$(RUN) python -m pytest
+	$(RUN) python -m pytest --numprocesses $(JOBS) --dist loadfile
 
-lint: $(READY)
+lint: $(READY)  ## ruff and mypy
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
@@ -44,6 +44,9 @@ plan: $(READY)  ## after an edit: what would rerun, without running it
 
 figures: $(READY)  ## redraw all figures, tables and the summary from what git holds, offline
 	$(RUN) python -m smallinit figures
+
+bench: $(READY)  ## training speed: ours beside other trainers, on the idle machine (about 15 minutes)
+	$(RUN) python -m smallinit bench
 
 readme: $(READY)  ## refresh the generated parts of README.md
 	$(RUN) python -m smallinit readme

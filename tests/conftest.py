@@ -27,7 +27,9 @@ sizes:
 variants:
   standard: {norm_eps: matched, gate: none}
   both: {norm_eps: 1.0e-12, gate: elementwise}
-model: {seq_len: 16, rope_theta: 10000.0, reference_eps: 1.0e-5}
+model:
+  {seq_len: 16, rope_theta: 10000.0, reference_eps: 1.0e-5, norm: rmsnorm, mlp: swiglu, tied_head: false, moe: null}
+init: {overrides: {}, residual_scaling: false, fixed_std: null}
 train:
   seed: 0
   batch_tokens: 128
@@ -43,12 +45,21 @@ train:
   adam_eps: 1.0e-12
   grad_clip: 1.0
   precision: float32
+  device: cpu
   threads: 1
+  compile: false
+  processes: 1
+  strategy: ddp
+  activation_checkpointing: false
   log_every: 1
   eval_every: 5
   eval_tokens: 128
+tracking: {save_seconds: 30.0, dvclive: false, tensorboard: false}
 evaluate: {tokens: 512, slice_tokens: 64, attention_windows: 3, micro_batch: 4, threads: 1}
 analysis: {bootstrap_samples: 200, confidence: 0.95, seed: 0}
+theory:
+  {widths: [32, 64, 128], gammas: [0.5, 0.75, 1.0, 1.25], seeds: 2, tokens: 32,
+   coordinate: {widths: [32, 64], gammas: [0.5, 1.0], seeds: 2, steps: 2, learning_rate: 5.0e-4}}
 tokenize: {vocab_size: 300, seed: 0, heldout_share: 0.1, min_characters: 20, tokenizer_characters: 10000}
 corpora:
   quick: {sources: [wiki, law], max_documents: {law: 50}}
@@ -108,17 +119,23 @@ def run_config(**changes: Any) -> RunConfig:
         **{"run": "t-1.0-both", "size": "t", "gamma": 1.0, "variant": "both", "seed": 0, "d_ref": 768},
         "model": {
             **{"vocab_size": VOCABULARY, "d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32, "seq_len": 16},
-            **{"rope_theta": 10000.0, "norm_eps": 1e-12, "gate": "elementwise"},
+            **{"rope_theta": 10000.0, "norm_eps": 1e-12, "gate": "elementwise", "n_kv_heads": 2, "norm": "rmsnorm"},
+            **{"mlp": "swiglu", "tied_head": False, "moe": None},
         },
+        "init": {"overrides": {}, "residual_scaling": False, "fixed_std": None},
         "train": {
             **{"tokens": 20 * 128, "batch_tokens": 128, "micro_batch": 4, "peak_lr": 1e-2, "warmup_fraction": 0.1},
             **{"final_lr_fraction": 0.1, "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95},
             **{"adam_eps": 1e-12, "grad_clip": 1.0, "precision": "float32", "threads": 1, "log_every": 1},
+            **{"device": "cpu", "compile": False, "processes": 1, "strategy": "ddp", "activation_checkpointing": False},
             **{"eval_every": 5, "eval_tokens": 128},
         },
     }
+    if "n_heads" in changes:
+        changes.setdefault("n_kv_heads", changes["n_heads"])
     for key, value in changes.items():
-        next(place for place in (values, values["model"], values["train"]) if key in place)[key] = value
+        places = (values["model"], values["init"], values["train"], values)  # `init` is also the name of a place
+        next(place for place in places if key in place)[key] = value
     return RunConfig.model_validate(values)
 
 

@@ -24,9 +24,18 @@ OVERLAY: dict[str, Any] = {
         "s": {"d_model": 32, "n_heads": 2, "d_ff": 80, "d_ref": 1024, **SIZE},
     },
     "model": {"seq_len": 32},
-    "train": {"batch_tokens": 512, "micro_batch": 16, "precision": "float32", "eval_tokens": 512, "eval_every": 4},
+    "train": {
+        "batch_tokens": 512,
+        "micro_batch": 16,
+        "precision": "float32",
+        "eval_tokens": 512,
+        "eval_every": 4,
+        "compile": False,
+    },
+    "tracking": {"dvclive": False},
     "evaluate": {"tokens": 4096, "slice_tokens": 1024, "attention_windows": 4},
     "analysis": {"bootstrap_samples": 100},
+    "theory": {"widths": [32, 64, 128], "seeds": 2, "coordinate": {"widths": [32, 64], "steps": 2}},
     "tokenize": {"vocab_size": 512, "heldout_share": 0.1},
 }
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import Arm, made_up_results
 
@@ -148,9 +149,23 @@ def test_the_table_has_a_row_for_each_claim_with_evidence_or_the_reason_for_none
     assert list(table.index) == [f"C{n}" for n in range(1, 13)]
     assert table.loc["C1", "we measure"].startswith("s: +0.3") and "; m: +0.1" in table.loc["C1", "we measure"]
     assert table.loc["C1", "interval over"] == "documents, one seed"
-    assert table.loc["C3", "we measure"] == "needs a size or run that is missing or diverged"
-    assert table.loc["C7", "we measure"] == "needs a measurement over widths"
+    assert table.loc["C3", "we measure"] == "needs measurements that are missing, or of a run that diverged"
+    assert table.loc["C7", "we measure"] == table.loc["C3", "we measure"]  # nobody has handed over exponents
+    assert table.loc["C6", "we measure"] == "needs a sweep over γ"
     assert table["verdict"].tolist() == [REPLICATED] * 2 + [NOT_TESTED] * 2 + [REPLICATED] + [NOT_TESTED] * 7
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, REPLICATED), (0.2, NOT_SEEN), (0.5, CONTRADICTED)])
+def test_the_residual_flow_is_judged_by_its_exponents_whatever_was_trained(off: float, verdict: str) -> None:
+    rows = []
+    for part in ("attention", "gelu"):
+        for gamma in (0.5, 1.0):
+            wrong = off if off == 0.5 or part == "gelu" else 0.0
+            value = 1 - gamma + wrong
+            rows.append({"part": part, "gamma": gamma, "measured": value, "low": value - 0.01, "high": value + 0.01})
+    made_up = arms({})
+    measured = claims.table(Arms(made_up.results, made_up.config, pd.DataFrame(rows))).set_index("claim").loc["C7"]
+    assert (measured["verdict"], measured["interval over"]) == (verdict, "draws of the weights")
 
 
 def test_the_sink_claim_names_both_things_that_were_resampled() -> None:

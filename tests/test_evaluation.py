@@ -12,14 +12,17 @@ import torch
 from conftest import VOCABULARY, run_config
 from torch import Tensor, nn
 
-from smallinit import paths, train
+from smallinit import launch, params, paths, train
 from smallinit.batches import Tokens
-from smallinit.evaluation import attention, heldout, save
+from smallinit.config import RunConfig
+from smallinit.evaluation import attention, heldout, inputs, router, save
 from smallinit.evaluation.config import EvaluateConfig
 from smallinit.init import initialize
-from smallinit.model import Decoder, token_losses
+from smallinit.model import Attention, Decoder
+from smallinit.moe import MixtureOfExperts, balance_loss, expert_load, router_entropy
 
 SETTINGS = EvaluateConfig(tokens=10**9, slice_tokens=64, attention_windows=3, micro_batch=4, threads=1)
+MOE = {"n_experts": 4, "top_k": 2, "balance_coef": 0.01, "z_coef": 0.001}
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 16 * 13 + 5).astype(np.uint16)  # 13 whole windows of 16
 
 
@@ -103,7 +106,7 @@ def test_the_report_separates_languages_and_sources_and_weighs_by_token() -> Non
 
 
 # ------------------------------------------------------------------------------------------------------------ attention
-def decoder(**changes: Any) -> Decoder:
+def decoder(**changes: Any) -> Any:  # a Decoder
     model = Decoder(run_config(n_layers=2, **changes).model)
     initialize(model, 0.25, 0)
     return model.eval()
@@ -120,10 +123,10 @@ def test_the_sink_of_planted_attention_has_its_known_value() -> None:
 @pytest.mark.parametrize("gate", ["none", "headwise", "elementwise"])
 def test_without_queries_attention_is_uniform_and_zero_gates_are_half_open(gate: str) -> None:
     model = decoder(gate=gate)
-    for layer in attention.attention_layers(model):
-        nn.init.zeros_(layer.q_proj.weight)
-        if layer.gate_proj is not None:
-            nn.init.zeros_(layer.gate_proj.weight)
+    for block in model.blocks:
+        nn.init.zeros_(block.attention.q_proj.weight)
+        if block.attention.gate_proj is not None:
+            nn.init.zeros_(block.attention.gate_proj.weight)
     table = attention.measure(model, TEXT, SETTINGS)
     assert list(table.columns) == attention.COLUMNS
     assert sorted(zip(table["window"], table["layer"], table["head"], strict=True)) == sorted(np.ndindex(3, 2, 2))
@@ -134,39 +137,127 @@ def test_without_queries_attention_is_uniform_and_zero_gates_are_half_open(gate:
         assert (table["gate"] == 0.5).all() and (table["gate_below_0.1"] == 0).all()
 
 
-def test_each_row_is_the_measure_of_its_window_layer_and_head() -> None:
-    model = decoder()
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("gate", ["headwise", "elementwise"])
+@torch.no_grad()
+def test_each_row_is_the_measure_of_its_window_layer_and_head(gate: str, kv_heads: int) -> None:
+    model = decoder(gate=gate, n_kv_heads=kv_heads)
     table = attention.measure(model, TEXT, SETTINGS).set_index(["window", "layer", "head"])
     ids = torch.from_numpy(TEXT[16:32].astype(np.int64))[None]  # window 1
     cos, sin = model.rotary(ids)
-    x = model.blocks[0](model.embed(ids), cos, sin)
-    block = model.blocks[1]
-    h = block.attention_norm(x)
-    probabilities = block.attention.probabilities(h, cos, sin)
-    gates = torch.sigmoid(h @ block.attention.gate_proj.weight.T)[0, :, :8]  # of head 0
-    assert table.loc[(1, 1, 0), "sink"] == pytest.approx(probabilities[0, 0, 8:, 0].mean().item(), rel=1e-4)
-    assert table.loc[(1, 1, 0), "gate"] == pytest.approx(gates.mean().item(), rel=1e-4)
-    assert table.loc[(1, 1, 0), "gate_below_0.1"] == pytest.approx((gates < 0.1).float().mean().item(), rel=1e-4)
+    x, _ = model.blocks[0](model.embed(ids), cos, sin)
+    layer = model.blocks[1].attention
+    h = model.blocks[1].attention_norm(x)
+    probabilities = layer.probabilities(h, cos, sin)
+    of_head_1 = slice(8, 16) if gate == "elementwise" else slice(1, 2)
+    gates = torch.sigmoid(h @ layer.gate_proj.weight.T)[0, :, of_head_1]
+    assert table.loc[(1, 1, 1), "sink"] == pytest.approx(probabilities[0, 1, 8:, 0].mean().item(), rel=1e-4)
+    assert table.loc[(1, 1, 1), "gate"] == pytest.approx(gates.mean().item(), rel=1e-4)
+    assert table.loc[(1, 1, 1), "gate_below_0.1"] == pytest.approx((gates < 0.1).float().mean().item(), rel=1e-4)
 
 
 def test_measuring_leaves_no_hook_behind() -> None:
-    model = decoder()
+    model = decoder(moe=MOE)
     attention.measure(model, TEXT, SETTINGS)
+    router.measure(model, TEXT, SETTINGS)
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+# -------------------------------------------------------------------------------------------------------------- routers
+def routers(model: Decoder) -> pd.DataFrame:
+    table = router.measure(model, TEXT, SETTINGS)
+    assert table is not None and list(table.columns) == router.COLUMNS
+    assert table[["layer", "expert"]].to_numpy().tolist() == [[layer, e] for layer in range(2) for e in range(4)]
+    return table
+
+
+def test_an_undecided_router_has_full_entropy_no_imbalance_and_uses_the_first_experts() -> None:
+    model = decoder(moe=MOE)
+    for block in model.blocks:
+        nn.init.zeros_(block.ffn.router.weight)
+    table = routers(model)
+    np.testing.assert_allclose(table["entropy"], math.log(4), rtol=1e-6)
+    np.testing.assert_allclose(table["balance_loss"], 1, rtol=1e-6)
+    assert table["load"].tolist() == [0.5, 0.5, 0, 0] * 2
+
+
+@torch.no_grad()
+def test_a_collapsed_router_is_seen_in_its_layer_only() -> None:
+    model = decoder(moe=MOE)
+    model.embed.weight[:, 0] = 50.0  # so that coordinate 0 of all tokens is the same large number ...
+    undecided, collapsed = (block.ffn.router.weight.zero_() for block in model.blocks)
+    collapsed[1:3, 0] = 100.0  # ... by which two experts are chosen, and surely
+    table = routers(model)
+    assert (undecided == 0).all() and (table["balance_loss"][table["layer"] == 0] == 1).all()
+    last = table[table["layer"] == 1]
+    assert last["load"].tolist() == [0, 0.5, 0.5, 0]
+    np.testing.assert_allclose(last["balance_loss"], 2, rtol=1e-3)
+    np.testing.assert_allclose(last["entropy"], math.log(2), rtol=1e-3)
+
+
+def test_the_table_is_that_of_the_routers_decisions_on_all_windows() -> None:
+    model, found = decoder(moe=MOE), []
+    for block in model.blocks:
+        block.ffn.register_forward_pre_hook(lambda ffn, args: found.append(ffn.routing(args[0].flatten(0, 1))))
+    with torch.no_grad():
+        model(torch.from_numpy(TEXT[:48].astype(np.int64)).view(3, 16))
+    kept = list(found)  # measuring fills it again
+    table = routers(model).groupby("layer")
+    for layer, routing in enumerate(kept):
+        assert len(routing.logits) == 48
+        rows = table.get_group(layer)
+        np.testing.assert_allclose(rows["load"], expert_load(routing), rtol=1e-6)
+        np.testing.assert_allclose(rows["entropy"], router_entropy(routing), rtol=1e-6)
+        np.testing.assert_allclose(rows["balance_loss"], balance_loss(routing), rtol=1e-6)
+        assert rows["load"].sum() == pytest.approx(1)
+
+
+def test_a_dense_model_has_no_routers() -> None:
+    assert router.measure(decoder(), TEXT, SETTINGS) is None
+
+
+@pytest.mark.parametrize("kind", [Attention, MixtureOfExperts])
+def test_layers_come_in_their_order_with_what_their_norm_gave_them(kind: type[nn.Module]) -> None:
+    model = decoder(moe=MOE)
+    seen = inputs.layer_inputs(model, kind, TEXT, SETTINGS)
+    name = "attention" if kind is Attention else "ffn"
+    assert [layer for layer, _ in seen] == [getattr(block, name) for block in model.blocks]
+    for _, x in seen:
+        assert x.shape == (3, 16, 16) and not x.requires_grad
+        torch.testing.assert_close(x.square().mean(-1), torch.ones(3, 16), rtol=1e-3, atol=0)
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
-def test_a_saved_model_loads_bitwise_and_gives_the_loss_that_training_reported(project: Path) -> None:
-    run = run_config(eval_tokens=10**6)
-    outcome = train.fit(run, Tokens())
-    train.save(run, Tokens(), outcome)
+TRACKED = params.load(Path(__file__).parents[1] / "params.yaml")
+
+
+def tiny(variant: str) -> RunConfig:
+    """A variant of the tracked params.yaml at the size of the tests."""
+    real, small = params.resolve_run(TRACKED, next(iter(TRACKED.sizes)), 1.0, variant).model_dump(), run_config()
+    sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "seq_len")
+    real["model"] |= {name: getattr(small.model, name) for name in sizes}
+    real["model"]["n_kv_heads"] = min(real["model"]["n_kv_heads"], small.model.n_heads)
+    settings = small.train.model_dump() | {"tokens": 3 * 128, "eval_tokens": 10**6}
+    return RunConfig.model_validate(real | {"train": settings})
+
+
+@pytest.mark.parametrize("variant", TRACKED.variants)
+def test_every_variant_is_saved_loaded_bitwise_and_evaluated(project: Path, variant: str) -> None:
+    run, tokens = tiny(variant), Tokens()
+    outcome = train.fit(run, tokens)
+    launch.save(run, tokens, outcome)
     model = heldout.load_model(run)
     assert not model.training and not heldout.has_diverged(run.run)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), outcome.model.parameters(), strict=True))
-    ids = torch.from_numpy(TEXT[:17].astype(np.int64))[None]
-    assert torch.equal(token_losses(model, ids), token_losses(outcome.model, ids))
-    losses = heldout.heldout_losses(model, Tokens().heldout, 16, SETTINGS)
-    assert losses.mean() == pytest.approx(outcome.heldout["loss"].iloc[-1], rel=1e-5)
+    assert model.state_dict().keys() == outcome.weights.keys()
+    assert all(torch.equal(value, outcome.weights[name]) for name, value in model.state_dict().items())
+    losses = heldout.heldout_losses(model, tokens.heldout, 16, SETTINGS)
+    assert losses.mean() == pytest.approx(outcome.heldout["loss"].iloc[-1], rel=1e-5)  # the loss that training saw
+    table = heldout.document_losses(losses, documents((1, 40), (40, 209)))
+    heads, load = (module.measure(model, tokens.heldout, SETTINGS) for module in (attention, router))
+    save.save(run.run, heldout.report(losses, table), table, losses[:64], heads, load)
+    written = pd.read_csv(paths.RESULTS / "evaluate" / run.run / "attention.csv")
+    assert written["sink"].between(0, 1).all() and written["gate"].isna().all() == (run.model.gate == "none")
+    assert (paths.RESULTS / "evaluate" / run.run / "router.csv").exists() == (run.model.moe is not None)
 
 
 def test_without_weights_the_message_says_what_to_run(project: Path) -> None:
@@ -177,33 +268,39 @@ def test_without_weights_the_message_says_what_to_run(project: Path) -> None:
 def test_what_is_saved_comes_back(project: Path) -> None:
     losses = measured()
     table = heldout.document_losses(losses, documents((1, 40), (40, 209)))
-    save.save("t", heldout.report(losses, table), table, losses[:64], attention.measure(decoder(), TEXT, SETTINGS))
+    model = decoder(moe=MOE)
+    heads, load = attention.measure(model, TEXT, SETTINGS), routers(model)
+    save.save("t", heldout.report(losses, table), table, losses[:64], heads, load)
     folder = paths.RESULTS / "evaluate" / "t"
     assert json.loads((folder / "metrics.json").read_text())["run"] == "t"
     assert pd.read_csv(folder / "documents.csv")["loss_sum"].tolist() == pytest.approx(
         table["loss_sum"].tolist(), rel=1e-6
     )
     assert len(pd.read_csv(folder / "attention.csv")) == 3 * 2 * 2
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "router.csv"), load, check_dtype=False, rtol=1e-5)
     kept = np.load(folder / "token_losses.npy")
     assert kept.dtype == np.float16 and np.allclose(kept, losses[:64], rtol=1e-3, atol=1e-3)
 
 
-def test_a_diverged_run_is_saved_with_nulls_and_empty_tables(project: Path) -> None:
-    save.save_diverged("t")
+@pytest.mark.parametrize("experts", [False, True])
+def test_a_diverged_run_is_saved_with_nulls_and_empty_tables(project: Path, experts: bool) -> None:
+    save.save_diverged("t", experts=experts)
     folder = paths.RESULTS / "evaluate" / "t"
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["diverged"] is True and metrics["loss"] is None and metrics["documents"] is None
-    assert list(pd.read_csv(folder / "documents.csv").columns) == save.DOCUMENT_COLUMNS
-    assert len(pd.read_csv(folder / "attention.csv")) == 0 and len(np.load(folder / "token_losses.npy")) == 0
+    empty = {"documents": save.DOCUMENT_COLUMNS, "attention": attention.COLUMNS}
+    for name, columns in (empty | ({"router": router.COLUMNS} if experts else {})).items():
+        table = pd.read_csv(folder / f"{name}.csv")
+        assert len(table) == 0 and list(table.columns) == columns
+    assert (folder / "router.csv").exists() == experts and len(np.load(folder / "token_losses.npy")) == 0
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"tokens": 8}, {"attention_windows": 50}],
-    ids=["fewer tokens than a window", "more windows than there are"],
-)
-def test_an_amount_of_text_that_does_not_fit_is_named(settings: dict[str, int]) -> None:
-    changed = SETTINGS.model_copy(update=settings)
-    with pytest.raises(ValueError, match=f"{next(iter(settings))}"):
-        heldout.heldout_losses(Bigram(), TEXT, 16, changed)
-        attention.measure(decoder(), TEXT, changed)
+def test_less_text_than_a_window_is_named() -> None:
+    with pytest.raises(ValueError, match=r"evaluate\.tokens = 8 .*model\.seq_len = 16"):
+        heldout.heldout_losses(Bigram(), TEXT, 16, SETTINGS.model_copy(update={"tokens": 8}))
+
+
+@pytest.mark.parametrize("module", [attention, router])
+def test_more_windows_than_there_are_are_refused(module: Any) -> None:
+    with pytest.raises(ValueError, match=r"evaluate\.attention_windows = 50, .* 13 windows"):
+        module.measure(decoder(moe=MOE), TEXT, SETTINGS.model_copy(update={"attention_windows": 50}))

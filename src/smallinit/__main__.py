@@ -1,15 +1,25 @@
 """Commands: `python -m smallinit --help`."""
 
 import argparse
+import importlib
 import sys
 
 from smallinit.config import ConfigError
 
+# Commands beside the pipeline: name -> (module, help). A module offers add_arguments(parser) and main(options) -> str,
+# and is imported only when its command is asked for. What a user can mend is a ConfigError.
+TOOLS = {
+    "advise": ("smallinit.adviser", "what a width, an eps and a gamma mean together; reads a Hugging Face config.json"),
+    "bench": ("smallinit.bench.command", "training speed: ours beside other trainers, and how it scales"),
+    "estimate": ("smallinit.planner", "parameters, FLOPs, memory and days of runs on a machine that you describe"),
+    "export": ("smallinit.export", "a trained run as a Hugging Face folder"),
+}
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; an expected error is one message and exit code 1, never a traceback."""
-    parser = argparse.ArgumentParser(prog="smallinit", description=sys.modules["smallinit"].__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+def parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """The parser of all commands; the arguments of a tool are known only where it is the one asked for."""
+    whole = argparse.ArgumentParser(prog="smallinit", description=sys.modules["smallinit"].__doc__)
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("plan", help="resolve params.yaml and fingerprint the code (the stage `plan`)")
     run = commands.add_parser("run", help="execute one notebook as a stage")
     run.add_argument("notebook", help="for instance 04_train")
@@ -22,11 +32,23 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("figures", help="redraw figures, tables and summary from what git holds")
     commands.add_parser("lab", help="open the notebooks in JupyterLab")
     commands.add_parser("readme", help="refresh the generated parts of README.md")
-    return dispatch(parser.parse_args(arguments))
+    for name, (module, text) in TOOLS.items():
+        tool = commands.add_parser(name, help=text)
+        if name in arguments[:1]:
+            importlib.import_module(module).add_arguments(tool)
+    return whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; an expected error is one message and exit code 1, never a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return dispatch(parser(arguments).parse_args(arguments))
 
 
 def dispatch(options: argparse.Namespace) -> int:
     """Do what the options ask for; returns the exit code."""
+    if options.command in TOOLS:
+        return tool(options)
     from smallinit import notebook, pipeline, plan, readme
 
     try:
@@ -43,6 +65,16 @@ def dispatch(options: argparse.Namespace) -> int:
         else:
             readme.refresh()
     except (ConfigError, notebook.StageFailed, plan.StalePlan, pipeline.PipelineFailed, readme.OutOfDate) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def tool(options: argparse.Namespace) -> int:
+    """Run one of TOOLS, which need no pipeline; returns the exit code."""
+    try:
+        print(importlib.import_module(TOOLS[options.command][0]).main(options))
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,23 +1,32 @@
 """State of an unfinished run: saved atomically outside every DVC output, found again by the configuration's hash.
 
-Two generations are kept. A state that is truncated, damaged or of another configuration is refused with a reason and
-the one before it is used, so an interrupt costs at most the time since the last save.
+A generation is a folder: tensors by torch.distributed.checkpoint (so that another number of processes can read them),
+progress as JSON, and a manifest with the SHA-256 of each file, written last. Two generations are kept. One that is
+truncated, damaged or of another run is refused with a reason and the one before it is used, so an interrupt costs at
+most the time since the last save.
 """
 
 import hashlib
-import io
+import json
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException
 
 from smallinit import paths
 from smallinit.config import RunConfig
 from smallinit.files import replacing
+from smallinit.parallel import World
 
-SAVE_SECONDS = 30.0  # at most so much work is lost by a kill
+GENERATIONS = ("incoming", "newest", "previous")  # in the order of age; `incoming` is complete if its manifest is
+
+
+class StateRefused(ValueError):
+    """A saved state that cannot be used; the message says why."""
 
 
 def folder(run: RunConfig, data: str) -> Path:
@@ -31,47 +40,93 @@ def folder(run: RunConfig, data: str) -> Path:
     return paths.STATE / f"{run.run}-{run.digest()}-{data}-{hashlib.sha256(code).hexdigest()[:16]}"
 
 
-def save(place: Path, state: dict[str, Any]) -> None:
-    """Write `state` beside its SHA-256; the newest state becomes `previous` only when the new one is complete.
+def digests(generation: Path) -> dict[str, str]:
+    """SHA-256 of each file of a generation but its manifest."""
+    files = (path for path in sorted(generation.iterdir()) if path.name != "manifest.json")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def save(place: Path, tensors: dict[str, Any], progress: dict[str, Any], world: World) -> None:
+    """Write a new generation; the newest becomes `previous` only when the new one is complete.
 
     Raises:
         OSError: not enough room; the states that are there stay as they are.
     """
-    place.mkdir(parents=True, exist_ok=True)
-    newest, previous = place / "newest.pt", place / "previous.pt"
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    body = buffer.getvalue()
-    with replacing(place / "incoming.pt") as temporary:
-        temporary.write_bytes(body + hashlib.sha256(body).digest())
+    incoming = place / "incoming"
+    if world.rank == 0:
+        if (incoming / "manifest.json").exists():
+            promote(place)  # complete, but a kill came before it was renamed
+        shutil.rmtree(incoming, ignore_errors=True)
+        incoming.mkdir(parents=True)
+    world.tell(None)  # nobody writes before the folder is there
+    try:
+        with warnings.catch_warnings(action="ignore"):  # that one process is one process
+            dcp.save(tensors, checkpoint_id=incoming, no_dist=world.size == 1)
+        if world.rank == 0:
+            with replacing(incoming / "progress.json") as temporary:
+                temporary.write_text(json.dumps(progress))
+            with replacing(incoming / "manifest.json") as temporary:
+                temporary.write_text(json.dumps({"state": place.name, "files": digests(incoming)}))
+            promote(place)
+    except BaseException as error:
+        if world.rank == 0 and not (incoming / "manifest.json").exists():
+            shutil.rmtree(incoming, ignore_errors=True)
+        if not isinstance(error, OSError | CheckpointException):
+            raise
+        cause = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        raise OSError(f"{place.name} was not saved, older states are kept; is the disk full? ({cause})") from error
+    world.tell(None)
+
+
+def promote(place: Path) -> None:
+    """`incoming` -> `newest` -> `previous`; a kill between the renames leaves every generation findable."""
+    incoming, newest, previous = (place / name for name in GENERATIONS)
     if newest.exists():
+        shutil.rmtree(previous, ignore_errors=True)
         newest.replace(previous)
-    (place / "incoming.pt").replace(newest)
+    incoming.replace(newest)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """One saved state.
+def check(generation: Path) -> None:
+    """Whether a generation is whole and belongs where it lies.
 
     Raises:
-        ValueError: the file is truncated or damaged.
+        StateRefused: it does not.
     """
-    content = path.read_bytes()
-    body, digest = content[:-32], content[-32:]
-    if hashlib.sha256(body).digest() != digest:
-        raise ValueError(f"{path.name} is truncated or damaged (its checksum does not fit)")
-    state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True)
-    return state
+    try:
+        manifest = json.loads((generation / "manifest.json").read_text())
+        state, files = manifest["state"], dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StateRefused(f"{generation.name} has no readable manifest: it was not written to its end") from None
+    if state != generation.parent.name:
+        raise StateRefused(f"{generation.name} is of another run, {state}")
+    try:
+        now = digests(generation)
+    except OSError as error:
+        raise StateRefused(f"{generation.name} cannot be read: {error}") from None
+    wrong = sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name))
+    if wrong:
+        raise StateRefused(f"{generation.name} is truncated or damaged: {', '.join(wrong)} differs from its manifest")
 
 
-def load(place: Path) -> dict[str, Any] | None:
-    """The newest usable state, or None; what is refused is said on stderr."""
-    for path in (place / "incoming.pt", place / "newest.pt", place / "previous.pt"):
-        if path.exists():
+def usable(place: Path) -> Path | None:
+    """The newest generation that is whole, or None; what is refused is said on stderr."""
+    for name in GENERATIONS:
+        if (place / name).exists():
             try:
-                return read(path)
-            except ValueError as error:
+                check(place / name)
+                return place / name
+            except StateRefused as error:
                 print(f"state refused: {error}; trying the one before it", file=sys.stderr)
     return None
+
+
+def load(generation: Path, tensors: dict[str, Any], world: World) -> dict[str, Any]:
+    """Fill `tensors` in place from a generation, written by whatever number of processes; returns its progress."""
+    with warnings.catch_warnings(action="ignore"):
+        dcp.load(tensors, checkpoint_id=generation, no_dist=world.size == 1)
+    progress: dict[str, Any] = json.loads((generation / "progress.json").read_text())
+    return progress
 
 
 def discard(place: Path) -> None:

@@ -8,9 +8,9 @@ resolved configuration changes.
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from smallinit import paths
 
@@ -25,18 +25,38 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message names the key, the value and what is allowed."""
 
 
+class MoEConfig(Strict):
+    """A mixture of experts in place of each feed-forward network; every expert has the width d_ff."""
+
+    n_experts: int = Field(ge=2)
+    top_k: int = Field(ge=1, description="experts that each token chooses")
+    balance_coef: float = Field(ge=0, description="weight of the load-balancing loss; 0: off")
+    z_coef: float = Field(ge=0, description="weight of the router z-loss; 0: off")
+
+    @model_validator(mode="after")
+    def _choices_exist(self) -> "MoEConfig":
+        if self.top_k > self.n_experts:
+            raise ValueError(f"top_k = {self.top_k} must be at most n_experts = {self.n_experts}")
+        return self
+
+
 class ModelConfig(Strict):
-    """A dense decoder (design: RMSNorm, RoPE, SwiGLU, multi-head attention, untied head)."""
+    """A decoder: every choice of `model.py` and `moe.py`, in any combination."""
 
     vocab_size: int = Field(ge=257, le=65536)
     d_model: int = Field(ge=8)
     n_layers: int = Field(ge=1)
     n_heads: int = Field(ge=1)
+    n_kv_heads: int = Field(ge=1, description="n_heads: usual attention; fewer: groups of heads share keys and values")
     d_ff: int = Field(ge=8)
     seq_len: int = Field(ge=8)
     rope_theta: float = Field(gt=0)
+    norm: Literal["rmsnorm", "layernorm"]
     norm_eps: float = Field(ge=0)
     gate: Literal["none", "headwise", "elementwise"]
+    mlp: Literal["swiglu", "gelu"]
+    tied_head: bool
+    moe: MoEConfig | None
 
     @property
     def head_dim(self) -> int:
@@ -49,11 +69,43 @@ class ModelConfig(Strict):
                 f"d_model = {self.d_model} must be n_heads = {self.n_heads} times an even head_dim; "
                 "change one of the two"
             )
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(f"n_heads = {self.n_heads} must be a multiple of n_kv_heads = {self.n_kv_heads}")
+        return self
+
+
+# The kinds of matrices that `init.KINDS` knows and our models have.
+Kind = Literal[
+    "embedding",
+    "head",
+    "query",
+    "key",
+    "value",
+    "attention_gate",
+    "attention_out",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "router",
+]
+
+
+class InitConfig(Strict):
+    """How a run departs from sigma = fan_in^(-gamma); see `init.GammaRule`. Nothing of it by default."""
+
+    overrides: dict[Kind, Annotated[float, Field(ge=0)]] = Field(description="a gamma of its own, by kind of matrix")
+    residual_scaling: bool = Field(description="divide the std of residual outputs by sqrt(2 n_layers)")
+    fixed_std: Annotated[float, Field(gt=0)] | None = Field(description="one std for all matrices, as GPT-2's 0.02")
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> "InitConfig":
+        if self.overrides and self.fixed_std is not None:
+            raise ValueError("overrides and fixed_std exclude each other: with one std for all, no gamma has an effect")
         return self
 
 
 class TrainSettings(Strict):
-    """Data, optimizer and logging, as far as all runs share them."""
+    """Data, optimizer, execution and logging, as far as all runs share them."""
 
     batch_tokens: int = Field(ge=8, description="tokens of one optimizer step")
     micro_batch: int = Field(ge=1, description="sequences of one forward pass; gradients add up over a step")
@@ -65,10 +117,25 @@ class TrainSettings(Strict):
     adam_eps: float = Field(gt=0)
     grad_clip: float = Field(gt=0)
     precision: Literal["auto", "bfloat16", "float32"]
+    device: Literal["auto", "cpu", "cuda"]
     threads: int = Field(ge=1)
+    compile: bool
+    processes: int = Field(ge=1, description="of torchrun; 1: in the notebook's own process")
+    strategy: Literal["ddp", "fsdp"] = Field(description="how several processes share the work")
+    activation_checkpointing: bool = Field(description="recompute blocks in the backward pass to save memory")
     log_every: int = Field(ge=1)
     eval_every: int = Field(ge=1, description="steps between held-out losses, after the log-spaced ones")
     eval_tokens: int = Field(ge=1)
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _float16_cannot_hold_it(cls, value: Any) -> Any:
+        if value == "float16":
+            raise ValueError(
+                "float16 is refused: its smallest positive number is 6e-8, so a norm_eps of 1e-12 is zero in it, and "
+                "gradients of small weights vanish; use 'auto', 'bfloat16' or 'float32'"
+            )
+        return value
 
 
 class TrainConfig(TrainSettings):
@@ -88,6 +155,7 @@ class RunConfig(Strict):
     seed: int = Field(ge=0)
     d_ref: int = Field(ge=8, description="the paper-scale width that this size stands for")
     model: ModelConfig
+    init: InitConfig
     train: TrainConfig
 
     @model_validator(mode="after")
@@ -97,6 +165,11 @@ class RunConfig(Strict):
             raise ValueError(
                 f"train.batch_tokens = {self.train.batch_tokens} must be a multiple of "
                 f"seq_len x micro_batch = {self.model.seq_len} x {self.train.micro_batch} = {sequence}"
+            )
+        if (self.train.batch_tokens // sequence) % self.train.processes:
+            raise ValueError(
+                f"train.processes = {self.train.processes} must divide the micro batches of a step, batch_tokens / "
+                f"(seq_len x micro_batch) = {self.train.batch_tokens // sequence}: lower micro_batch or processes"
             )
         if self.train.eval_tokens < self.model.seq_len:
             raise ValueError(
@@ -119,8 +192,12 @@ class RunConfig(Strict):
         return self.train.batch_tokens // self.model.seq_len
 
     def digest(self) -> str:
-        """A hash of every value, the key under which an interrupted run keeps its state."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """A hash of all that the weights depend on, the key under which an interrupted run keeps its state.
+
+        Not of `processes` and `strategy`: a run may continue on another number of machines.
+        """
+        values = self.model_dump(mode="json", exclude={"train": {"processes", "strategy"}})
+        text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

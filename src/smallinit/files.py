@@ -40,6 +40,11 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(strict(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote."""
+    return json.loads(path.read_text())
+
+
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """CSV without index, floats to seven digits: enough for any figure, stable to read in a diff."""
     with replacing(path) as temporary:

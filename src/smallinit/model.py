@@ -1,15 +1,18 @@
-"""A decoder-only transformer: RMSNorm, rotary positions, multi-head attention with an optional output gate, SwiGLU.
+"""A decoder-only transformer: pre-norm blocks of attention with an optional output gate, and a feed-forward network.
 
 Read it from the bottom up: `Decoder` is embedding -> blocks -> norm -> head. Shapes use
-B batch, T sequence, V vocabulary, d d_model, H n_heads, h head_dim, f d_ff.
-Weights are set by `init.initialize` and by nothing else: modules are built with empty tensors.
+B batch, T sequence, V vocabulary, d d_model, H n_heads, K n_kv_heads, h head_dim, f d_ff.
+Weights are set by `init.initialize` and by nothing else: modules are built with empty tensors, and no layer has a bias.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from smallinit.config import ModelConfig
+from smallinit.kernels import causal_attention, chunk_gradients, head_loss
+from smallinit.moe import MixtureOfExperts
 
 
 class RMSNorm(nn.Module):
@@ -28,9 +31,22 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps) * self.weight
 
 
+class LayerNorm(RMSNorm):
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight, in float32 (Ba et al., arXiv 1607.06450): RMSNorm of x - mean(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, d) -> (B, T, d) float32
+        x = x.float()
+        return super().forward(x - x.mean(dim=-1, keepdim=True))
+
+
+def norm(config: ModelConfig) -> RMSNorm:
+    """The norm that the configuration names."""
+    return {"rmsnorm": RMSNorm, "layernorm": LayerNorm}[config.norm](config.d_model, config.norm_eps)
+
+
 def linear(d_in: int, d_out: int) -> nn.Linear:
-    """A bias-free linear layer with an uninitialised weight (d_out, d_in)."""
-    return nn.utils.skip_init(nn.Linear, d_in, d_out, bias=False)
+    """A bias-free linear layer with an uninitialised weight (d_out, d_in) on the default device."""
+    return nn.utils.skip_init(nn.Linear, d_in, d_out, bias=False, device=torch.get_default_device())
 
 
 def rotary_table(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -51,30 +67,38 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention; a gate sigmoid(x W_g) multiplies its output before W_o (Qwen, arXiv 2505.06708)."""
+    """Causal attention; a gate sigmoid(x W_g) multiplies its output before W_o (Qwen, arXiv 2505.06708).
+
+    With n_kv_heads < n_heads each key and value head serves a group of query heads (Ainslie et al., arXiv 2305.13245).
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        d, self.n_heads, self.head_dim = config.d_model, config.n_heads, config.head_dim
-        self.q_proj = linear(d, d)  # (H h, d)
-        self.k_proj = linear(d, d)  # (H h, d)
-        self.v_proj = linear(d, d)  # (H h, d)
-        self.o_proj = linear(d, d)  # (d, H h)
-        gate_width = {"none": 0, "headwise": self.n_heads, "elementwise": d}[config.gate]
-        self.gate_proj = linear(d, gate_width) if gate_width else None  # (H or H h, d)
-
-    def split(self, x: Tensor) -> Tensor:  # (B, T, H n) -> (B, H, T, n)
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        d, self.head_dim = config.d_model, config.head_dim
+        self.n_heads, self.groups = config.n_heads, config.n_heads // config.n_kv_heads
+        self.q_proj = linear(d, config.n_heads * self.head_dim)  # (H h, d)
+        self.k_proj = linear(d, config.n_kv_heads * self.head_dim)  # (K h, d)
+        self.v_proj = linear(d, config.n_kv_heads * self.head_dim)  # (K h, d)
+        self.o_proj = linear(config.n_heads * self.head_dim, d)  # (d, H h)
+        gate_width = {"none": 0, "headwise": 1, "elementwise": self.head_dim}[config.gate]  # of one head
+        self.gate_proj = linear(d, self.n_heads * gate_width) if gate_width else None  # (H or H h, d)
 
     def queries_keys(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:  # 2 x (B, H, T, h)
-        return rotate(self.split(self.q_proj(x)), cos, sin), rotate(self.split(self.k_proj(x)), cos, sin)
+        q, k = (proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for proj in (self.q_proj, self.k_proj))
+        return rotate(q, cos, sin), rotate(k, cos, sin).repeat_interleave(self.groups, dim=1)
+
+    def values(self, x: Tensor) -> Tensor:  # (B, H, T, h)
+        v = self.v_proj(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return v.repeat_interleave(self.groups, dim=1)
 
     def gate_values(self, x: Tensor) -> Tensor | None:  # (B, H, T, 1 or h), each in (0, 1)
-        return None if self.gate_proj is None else torch.sigmoid(self.split(self.gate_proj(x)))
+        if self.gate_proj is None:
+            return None
+        return torch.sigmoid(self.gate_proj(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # x: (B, T, d), normalised
         q, k = self.queries_keys(x, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, self.split(self.v_proj(x)), is_causal=True)  # (B, H, T, h)
+        y = causal_attention(q, k, self.values(x))  # (B, H, T, h)
         gate = self.gate_values(x)
         if gate is not None:
             y = y * gate
@@ -101,41 +125,79 @@ class SwiGLU(nn.Module):
         return self.ffn_down(F.silu(self.ffn_gate(x)) * self.ffn_up(x))
 
 
+class GELU(nn.Module):
+    """W_down gelu(W_up x), the two-matrix network of GPT-2 (Hendrycks & Gimpel, arXiv 1606.08415)."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.ffn_up = linear(config.d_model, config.d_ff)  # (f, d)
+        self.ffn_down = linear(config.d_ff, config.d_model)  # (d, f)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, d) -> (B, T, d)
+        return self.ffn_down(F.gelu(self.ffn_up(x)))
+
+
 class Block(nn.Module):
     """Pre-norm residual block: x + attention(norm(x)), then x + ffn(norm(x))."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
+        self.attention_norm = norm(config)
         self.attention = Attention(config)
-        self.ffn_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.ffn = SwiGLU(config)
+        self.ffn_norm = norm(config)
+        dense = {"swiglu": SwiGLU, "gelu": GELU}[config.mlp]
+        self.ffn = MixtureOfExperts(config) if config.moe else dense(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # (B, T, d) -> (B, T, d)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, d) -> (B, T, d), and the routers' auxiliary loss (): zero in a dense block."""
         x = x + self.attention(self.attention_norm(x), cos, sin)
-        return x + self.ffn(self.ffn_norm(x))
+        if isinstance(self.ffn, MixtureOfExperts):
+            y, auxiliary = self.ffn(self.ffn_norm(x))
+            return x + y, auxiliary
+        return x + self.ffn(self.ffn_norm(x)), x.new_zeros(())
 
 
 class Decoder(nn.Module):
-    """Token ids (B, T) to next-token logits (B, T, V)."""
+    """Token ids (B, T) to next-token logits (B, T, V), or to their loss."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, activation_checkpointing: bool = False):
         super().__init__()
-        self.config = config
-        self.embed = nn.utils.skip_init(nn.Embedding, config.vocab_size, config.d_model)  # (V, d)
+        self.config, self.activation_checkpointing = config, activation_checkpointing
+        device = torch.get_default_device()  # skip_init alone would take the CPU, also where "meta" is asked for
+        self.embed = nn.utils.skip_init(nn.Embedding, config.vocab_size, config.d_model, device=device)  # (V, d)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.final_norm = RMSNorm(config.d_model, config.norm_eps)
-        self.head = linear(config.d_model, config.vocab_size)  # (V, d)
+        self.final_norm = norm(config)
+        self.head = None if config.tied_head else linear(config.d_model, config.vocab_size)  # (V, d)
+        self.chunk_gradients = chunk_gradients
+
+    def compile_parts(self) -> None:
+        """torch.compile, in parts: as fast as the whole, and compiled once for all blocks instead of for each."""
+        for part in (*self.blocks, self.final_norm):
+            part.compile(dynamic=False)
+        self.chunk_gradients = torch.compile(chunk_gradients, dynamic=False)
 
     def rotary(self, ids: Tensor) -> tuple[Tensor, Tensor]:  # ids: (B, T) -> cos, sin: (T, h/2)
         return rotary_table(ids.shape[1], self.config.head_dim, self.config.rope_theta, ids.device)
 
-    def forward(self, ids: Tensor) -> Tensor:  # (B, T) int64 -> (B, T, V)
+    def hidden(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What the head sees, (B, T, d) float32, and the routers' auxiliary loss (), the mean over the blocks."""
         cos, sin = self.rotary(ids)
-        x = self.embed(ids)  # (B, T, d): the residual stream, float32
+        x, auxiliary = self.embed(ids), torch.zeros((), device=ids.device)  # x (B, T, d): the residual stream, float32
         for block in self.blocks:
-            x = block(x, cos, sin)
-        return self.head(self.final_norm(x))
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                x, routing = checkpoint(block, x, cos, sin, use_reentrant=False)
+            else:
+                x, routing = block(x, cos, sin)
+            auxiliary = auxiliary + routing / len(self.blocks)
+        return self.final_norm(x), auxiliary
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """Without targets: logits (B, T, V). With targets (B, T): (sum of the next-token losses in nats, auxiliary)."""
+        x, auxiliary = self.hidden(ids)
+        weight = self.embed.weight if self.head is None else self.head.weight  # (V, d)
+        if targets is None:
+            return F.linear(x, weight)
+        return head_loss(x.flatten(0, 1), weight, targets.flatten(), self.chunk_gradients), auxiliary
 
 
 def token_losses(model: nn.Module, ids: Tensor) -> Tensor:

@@ -15,9 +15,30 @@ from ruamel.yaml.error import YAMLError
 
 from smallinit import paths
 from smallinit.analysis.config import AnalysisConfig
-from smallinit.config import ConfigError, RunConfig, Strict, TrainConfig, TrainSettings, explain
-from smallinit.data.config import Archive, FetchConfig, Source, TokenizeConfig, TokenizeSettings
+from smallinit.config import (
+    ConfigError,
+    InitConfig,
+    Kind,
+    MoEConfig,
+    RunConfig,
+    Strict,
+    TrainConfig,
+    TrainSettings,
+    explain,
+)
+from smallinit.data.config import (
+    Archive,
+    FetchConfig,
+    Source,
+    StreamConfig,
+    StreamSource,
+    TokenizeConfig,
+    TokenizeSettings,
+)
 from smallinit.evaluation.config import EvaluateConfig
+from smallinit.theory.config import TheoryConfig
+from smallinit.theory.formulas import matched_eps
+from smallinit.tracking import TrackingConfig
 
 
 class Size(Strict):
@@ -26,16 +47,32 @@ class Size(Strict):
     d_model: int = Field(ge=8)
     n_layers: int = Field(ge=1)
     n_heads: int = Field(ge=1)
+    n_kv_heads: int | None = Field(default=None, ge=1, description="None: as many as n_heads")
     d_ff: int = Field(ge=8)
     d_ref: int = Field(ge=8)
     tokens: int = Field(ge=1)
 
 
 class Variant(Strict):
-    """`norm_eps` is a number, or `matched`: the eps that attenuates as much here as `reference_eps` does at d_ref."""
+    """`norm_eps` is a number, or `matched`: the eps that attenuates as much here as `reference_eps` does at d_ref.
+
+    The other keys are those of `model` and `init`; one that is given holds for this variant instead.
+    """
 
     norm_eps: Annotated[float, Field(ge=0)] | Literal["matched"]
     gate: Literal["none", "headwise", "elementwise"]
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    mlp: Literal["swiglu", "gelu"] = "swiglu"
+    tied_head: bool = False
+    n_kv_heads: int | None = Field(default=None, ge=1)
+    moe: MoEConfig | None = None
+    overrides: dict[Kind, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    residual_scaling: bool = False
+    fixed_std: Annotated[float, Field(gt=0)] | None = None
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """The values among `names` that the variant sets itself."""
+        return self.model_dump(include=set(names) & self.model_fields_set)
 
 
 def _has_a_point(value: Any) -> Any:
@@ -76,13 +113,37 @@ class ModelParams(Strict):
     seq_len: int = Field(ge=8)
     rope_theta: float = Field(gt=0)
     reference_eps: float = Field(gt=0)
+    norm: Literal["rmsnorm", "layernorm"]
+    mlp: Literal["swiglu", "gelu"]
+    tied_head: bool
+    moe: MoEConfig | None
 
 
 class Corpus(Strict):
-    """A choice of sources; `max_documents` caps the large ones."""
+    """A choice of sources, which lie in archives, or a mix of streams.
 
-    sources: list[str] = Field(min_length=1)
+    All of a source is used, but for `max_documents`. Streams are larger than anybody needs: `tokens` of training text
+    are taken, in the proportions of the weights in `mix`.
+    """
+
+    sources: list[str] = Field(default_factory=list)
     max_documents: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    mix: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    tokens: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _sources_or_streams(self) -> "Corpus":
+        if bool(self.sources) == bool(self.mix):
+            raise ValueError("name either `sources`, which lie in archives, or a `mix` of streams with their weights")
+        if (self.tokens is None) == bool(self.mix):
+            raise ValueError("`tokens` goes with a `mix` of streams: how many are taken for training")
+        return self
+
+
+class TokenizeParams(TokenizeSettings):
+    """How texts become tokens, and the notebook that does it: texts in archives and streams have one each."""
+
+    notebook: Literal["02_tokenize", "02_stream"] = "02_tokenize"
 
 
 class Params(Strict):
@@ -93,12 +154,16 @@ class Params(Strict):
     sizes: dict[str, Size]
     variants: dict[str, Variant]
     model: ModelParams
+    init: InitConfig
     train: TrainParams
+    tracking: TrackingConfig
     evaluate: EvaluateConfig
     analysis: AnalysisConfig
-    tokenize: TokenizeSettings
+    theory: TheoryConfig
+    tokenize: TokenizeParams
     corpora: dict[str, Corpus]
     sources: dict[str, Source]
+    streams: dict[str, StreamSource] = Field(default_factory=dict)
     archives: dict[str, Archive]
 
     @model_validator(mode="after")
@@ -108,7 +173,11 @@ class Params(Strict):
         _known("ladder.variants", self.ladder.variants, self.variants)
         for name, corpus in self.corpora.items():
             _known(f"corpora.{name}.sources", corpus.sources, self.sources)
+            _known(f"corpora.{name}.mix", corpus.mix, self.streams)
             _known(f"corpora.{name}.max_documents", corpus.max_documents, dict.fromkeys(corpus.sources))
+        needed = "02_stream" if self.corpora[self.corpus].mix else "02_tokenize"
+        if self.tokenize.notebook != needed:
+            raise ValueError(f"tokenize.notebook = {self.tokenize.notebook!r}: corpus {self.corpus!r} needs {needed!r}")
         for name, source in self.sources.items():
             _known(f"sources.{name}.archive", [source.archive], self.archives)
         _known("train.peak_lrs (gamma)", self.ladder.gammas, {rate.gamma: rate for rate in self.train.peak_lrs})
@@ -130,35 +199,45 @@ def _known(key: str, names: Any, allowed: Any) -> None:
             raise ValueError(f"{key}: {name!r} is not defined (allowed: {', '.join(str(a) for a in allowed)})")
 
 
-def load(path: Path | None = None) -> Params:
-    """Read `params.yaml` as YAML 1.2 into its strict types.
+def load(path: Path | None = None, profile: str | None = None) -> Params:
+    """Read `params.yaml` as YAML 1.2 into its strict types, with the values of a profile laid over it if one is named.
 
     Raises:
-        ConfigError: naming each key that is unknown, missing, of the wrong type or out of range.
+        ConfigError: there is no such profile; or naming each key that is unknown, missing, of the wrong type or out
+            of range.
     """
     path = path or paths.PARAMS
-    try:
-        content = YAML(typ="safe", pure=True).load(path)
-    except YAMLError as error:
-        raise ConfigError(f"{path.name} is not valid YAML: {error}") from None
+    content, source = _read(path), path.name
+    if profile:
+        overlay = path.parent / "profiles" / f"{profile}.yaml"
+        if not overlay.exists():
+            known = ", ".join(sorted(p.stem for p in overlay.parent.glob("*.yaml"))) or "none"
+            raise ConfigError(f"no profile {profile!r} (profiles: {known})")
+        content, source = merged(content, _read(overlay)), f"{path.name} with profile {profile}"
     try:
         return Params.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(explain(error, path.name)) from None
+        raise ConfigError(explain(error, source)) from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(path)
+    except YAMLError as error:
+        raise ConfigError(f"{path.name} is not valid YAML: {error}") from None
+
+
+def merged(base: Any, overlay: Any) -> Any:
+    """`base` with the values of `overlay` put in its place, maps merged key by key."""
+    if isinstance(base, dict) and isinstance(overlay, dict):
+        return {**base, **{key: merged(base.get(key), value) for key, value in overlay.items()}}
+    return overlay
 
 
 def run_names(params: Params) -> list[str]:
     """The explicit list of runs, in the order of tables and of `dvc.yaml`."""
     grid = product(params.ladder.sizes, params.ladder.gammas, params.ladder.variants)
     return [f"{size}-{gamma}-{variant}" for size, gamma, variant in grid]
-
-
-def matched_eps(reference_eps: float, d_ref: int, d_model: int, gamma: float) -> float:
-    """The eps that attenuates the first norm at width `d_model` as `reference_eps` does at the paper's width `d_ref`.
-
-    The embedding leaves the variance d^(-2 gamma), so the first norm's output RMS is 1 / sqrt(1 + eps d^(2 gamma)).
-    """
-    return reference_eps * (d_ref / d_model) ** (2 * gamma)
 
 
 def peak_lr(rates: list[PeakRate], size: str, gamma: float) -> float:
@@ -182,13 +261,14 @@ def resolve_run(params: Params, size_name: str, gamma: float, variant_name: str)
         eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, gamma)
     rate = peak_lr(shared.peak_lrs, size_name, gamma)
     train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens, "peak_lr": rate}
-    model = size.model_dump(exclude={"d_ref", "tokens"}) | {
-        "vocab_size": params.tokenize.vocab_size,
-        "seq_len": params.model.seq_len,
-        "rope_theta": params.model.rope_theta,
-        "norm_eps": eps,
-        "gate": variant.gate,
-    }
+    model = (
+        params.model.model_dump(exclude={"reference_eps"})
+        | size.model_dump(exclude={"d_ref", "tokens"})
+        | {"vocab_size": params.tokenize.vocab_size, "norm_eps": eps, "gate": variant.gate}
+        | variant.given("norm", "mlp", "tied_head", "n_kv_heads", "moe")
+    )
+    model["n_kv_heads"] = model["n_kv_heads"] or size.n_heads
+    init = params.init.model_dump() | variant.given("overrides", "residual_scaling", "fixed_std")
     return RunConfig.model_validate(
         {
             "run": f"{size_name}-{gamma}-{variant_name}",
@@ -198,23 +278,26 @@ def resolve_run(params: Params, size_name: str, gamma: float, variant_name: str)
             "seed": shared.seed,
             "d_ref": size.d_ref,
             "model": model,
+            "init": init,
             "train": TrainConfig.model_validate(train),
         }
     )
 
 
-def resolve_corpus(params: Params) -> tuple[FetchConfig, TokenizeConfig]:
-    """The chosen corpus: which archives, and which texts in them."""
+def resolve_corpus(params: Params) -> tuple[FetchConfig, TokenizeConfig | StreamConfig]:
+    """The chosen corpus: which archives, and which texts in them; or no archives, and which streams."""
     corpus = params.corpora[params.corpus]
+    settings = {"corpus": params.corpus, **params.tokenize.model_dump(exclude={"notebook"})}
+    if corpus.mix:
+        assert corpus.tokens is not None  # as Corpus checks
+        streams = {name: params.streams[name] for name in corpus.mix}
+        return FetchConfig(archives={}), StreamConfig(sources=streams, mix=corpus.mix, tokens=corpus.tokens, **settings)
     sources = {
         name: params.sources[name].model_copy(update={"max_documents": corpus.max_documents.get(name)})
         for name in corpus.sources
     }
     archives = {source.archive: params.archives[source.archive] for source in sources.values()}
-    settings = params.tokenize.model_dump()
-    return FetchConfig(archives=archives), TokenizeConfig(
-        corpus=params.corpus, sources=sources, archives=archives, **settings
-    )
+    return FetchConfig(archives=archives), TokenizeConfig(sources=sources, archives=archives, **settings)
 
 
 def resolve(params: Params) -> dict[str, Strict]:
@@ -230,6 +313,8 @@ def resolve(params: Params) -> dict[str, Strict]:
         "tokenize": tokenize,
         "evaluate": params.evaluate,
         "analysis": params.analysis,
+        "theory": params.theory,
+        "tracking": params.tracking,
     }
     for size, gamma, variant in product(ladder.sizes, ladder.gammas, ladder.variants):
         name = f"{size}-{gamma}-{variant}"

@@ -17,7 +17,10 @@ def find_root(start: Path | None = None) -> Path:
     raise FileNotFoundError(f"no dvc.yaml beside a params.yaml at or above {start}: run from inside the project")
 
 
-ROOT = find_root()
+try:
+    ROOT = find_root()
+except FileNotFoundError:  # imported as a library, by somebody who has no project: commands say what is missing
+    ROOT = Path.cwd()
 PARAMS = ROOT / "params.yaml"
 NOTEBOOKS = ROOT / "notebooks"
 FIGURES = ROOT / "figures"

@@ -18,6 +18,7 @@ from typing import Any
 from dvc.repo import Repo
 
 from smallinit import paths
+from smallinit.params import merged
 from smallinit.progress import duration
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
@@ -272,10 +273,3 @@ def workspace(profile: str) -> Path:
         settings = (paths.ROOT / ".dvc" / "config").read_text()
         (root / ".dvc" / "config").write_text(settings.replace("[core]\n", "[core]\n    no_scm = true\n"))
     return root
-
-
-def merged(base: Any, overlay: Any) -> Any:
-    """`base` with the values of `overlay` put in its place, maps merged key by key."""
-    if isinstance(base, dict) and isinstance(overlay, dict):
-        return {**base, **{key: merged(base.get(key), value) for key, value in overlay.items()}}
-    return overlay

@@ -1,32 +1,41 @@
 """The training loop: AdamW, warm-up and cosine, gradient clipping, held-out loss, interrupt safety.
 
-`fit` is the whole story; what it calls stands above it, in the order of use.
+`fit` is the whole story; what it calls stands above it, in the order of use. The same code runs in a notebook and on
+many GPUs, see `launch`.
 """
 
 import contextlib
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 
-from smallinit import checkpoint, machine, paths
+from smallinit import checkpoint, machine, parallel, tracking
 from smallinit.batches import Batches, Tokens, take, windows
-from smallinit.config import RunConfig, TrainConfig
-from smallinit.files import replacing, write_csv, write_json
-from smallinit.init import audit, initialize
-from smallinit.model import Decoder, token_losses
+from smallinit.config import RunConfig
+from smallinit.init import GammaRule, audit, initialize
+from smallinit.model import Decoder
+from smallinit.optimizer import adam_eps_share, adamw, learning_rate
+from smallinit.parallel import ALONE, World
 from smallinit.progress import Progress
 
-VOCABULARY = ("embed.weight", "head.weight")  # the matrices whose size grows with the vocabulary
+CURVE = ["step", "tokens", "learning_rate", "loss", "grad_norm", "adam_eps_share"]
 
 
 class Interrupted(RuntimeError):
@@ -37,33 +46,12 @@ class Interrupted(RuntimeError):
 class Outcome:
     """What a run leaves behind. A diverged run is a result: `diverged_at` is its step, else None."""
 
-    model: Decoder
+    weights: dict[str, Tensor]  # all of them in process 0, whatever their number
     audit: pd.DataFrame  # step 0, one row a parameter: see init.audit
-    curve: pd.DataFrame  # step, tokens, learning_rate, loss, grad_norm, adam_eps_share
+    curve: pd.DataFrame  # columns CURVE
     heldout: pd.DataFrame  # step, tokens, loss
     diverged_at: int | None
     provenance: dict[str, Any]
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """AdamW's two groups by name: matrices are decayed, norm gains are not."""
-    named = list(model.named_parameters())
-    matrices = [(name, p) for name, p in named if p.ndim >= 2]
-    gains = [(name, p) for name, p in named if p.ndim < 2]
-    return [
-        {"params": [p for _, p in matrices], "names": [n for n, _ in matrices], "weight_decay": weight_decay},
-        {"params": [p for _, p in gains], "names": [n for n, _ in gains], "weight_decay": 0.0},
-    ]
-
-
-def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
-    """Linear warm-up over the first `warmup_fraction` of the steps, then cosine to `final_lr_fraction` of the peak."""
-    warmup = math.ceil(config.warmup_fraction * steps)
-    if step < warmup:
-        return config.peak_lr * (step + 1) / warmup
-    done = (step - warmup) / max(steps - warmup, 1)  # 0 ... 1
-    floor = config.final_lr_fraction
-    return config.peak_lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def heldout_steps(steps: int, every: int) -> set[int]:
@@ -73,32 +61,38 @@ def heldout_steps(steps: int, every: int) -> set[int]:
 
 
 @torch.no_grad()
-def heldout_loss(model: nn.Module, ids: Tensor, micro_batch: int) -> float:
-    """Mean next-token loss in nats over the windows `ids` (N, T + 1)."""
+@torch.compiler.set_stance("force_eager")  # compiling the pass without gradients as well costs more than it saves
+def heldout_loss(model: nn.Module, ids: Tensor, micro_batch: int, world: World = ALONE) -> float:
+    """Mean next-token loss in nats over the windows `ids` (N, T + 1), shared among the processes of `world`."""
+    parts = ids.split(micro_batch)
     model.eval()
-    losses = torch.cat([token_losses(model, part).double() for part in ids.split(micro_batch)])
-    model.train()
-    return losses.mean().item()
-
-
-def accumulate_gradients(model: nn.Module, batch: Tensor, micro_batch: int) -> float:
-    """Add up the gradients of the batch's mean loss, one micro batch after the other; returns that loss in nats."""
     total = 0.0
-    for part in batch.split(micro_batch):
-        loss = token_losses(model, part).sum() / batch[:, 1:].numel()
-        loss.backward()
-        total += loss.item()
+    for first in range(0, len(parts), world.size):  # the same number of forward passes in every process
+        mine = first + world.rank
+        part = parts[mine % len(parts)].to(world.device)
+        loss, _ = model(part[:, :-1], part[:, 1:])
+        total += loss.item() if mine < len(parts) else 0.0
+    model.train()
+    return world.sum(total)[0] / ids[:, 1:].numel()
+
+
+def accumulate_gradients(model: nn.Module, batch: Tensor, micro_batch: int, world: World = ALONE) -> Tensor:
+    """Add up the gradients of the batch's mean loss, one micro batch after the other.
+
+    Returns this process's part of that loss in nats, (). DDP and FSDP2 average gradients over processes, so that each
+    part is multiplied by their number.
+    """
+    parts = batch.split(micro_batch)
+    mine = world.share(parts)
+    total = torch.zeros((), device=world.device)
+    for number, part in enumerate(mine, 1):
+        parallel.sync_gradients(model, number == len(mine))
+        part = part.to(world.device)
+        loss, auxiliary = model(part[:, :-1], part[:, 1:])
+        loss = loss / batch[:, 1:].numel()
+        ((loss + auxiliary / len(parts)) * world.size).backward()
+        total += loss.detach()
     return total
-
-
-@torch.no_grad()
-def adam_eps_share(optimizer: torch.optim.AdamW, eps: float) -> float:
-    """Share of coordinates whose sqrt(v) is below 10 eps, where AdamW's own epsilon damps the step."""
-    small = count = 0
-    for state in optimizer.state.values():
-        small += int((state["exp_avg_sq"].sqrt() < 10 * eps).sum())
-        count += state["exp_avg_sq"].numel()
-    return small / max(count, 1)
 
 
 @contextlib.contextmanager
@@ -120,43 +114,79 @@ def deferred_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def build(run: RunConfig, world: World, compiled: bool) -> tuple[nn.Module, pd.DataFrame]:
+    """The model at step 0 as `world` trains it, and its audit.
+
+    Under FSDP2 the model is made without memory, sharded, and filled: no process ever holds all of it.
+    """
+    rule = GammaRule(run.gamma, **run.init.model_dump())
+    sharded = world.size > 1 and run.train.strategy == "fsdp"
+    with torch.device("meta" if sharded else "cpu"):
+        model = Decoder(run.model, run.train.activation_checkpointing)
+    if compiled:
+        model.compile_parts()
+    if sharded:
+        parallel.distribute(model, model.blocks, "fsdp", world)
+        model.to_empty(device=world.device)
+        return model, audit(model, initialize(model, rule, run.seed))
+    table = audit(model, initialize(model, rule, run.seed))
+    return parallel.distribute(model.to(world.device), model.blocks, "ddp", world), table
+
+
 class Training:
     """One run in progress: what a saved state holds, and how one step changes it."""
 
-    def __init__(self, run: RunConfig, tokens: Tokens):
+    def __init__(self, run: RunConfig, tokens: Tokens, world: World = ALONE):
         torch.set_num_threads(run.train.threads)
-        self.run, self.config = run, run.train
-        self.autocast = machine.resolve_precision(run.train.precision) == "bfloat16"
+        self.run, self.config, self.world, self.tokens = run, run.train, world, tokens
+        self.autocast = machine.resolve_precision(run.train.precision, world.device) == "bfloat16"
         self.batches = Batches(tokens.train, run.model.seq_len, run.batch_size, run.steps, run.seed)
         count = min(self.config.eval_tokens // run.model.seq_len, windows(tokens.heldout, run.model.seq_len))
         self.heldout_ids = take(tokens.heldout, np.arange(count), run.model.seq_len)  # (N, T + 1)
-        self.model = Decoder(run.model)
-        self.audit = audit(self.model, initialize(self.model, run.gamma, run.seed))
-        groups = parameter_groups(self.model, self.config.weight_decay)
-        betas = (self.config.adam_beta1, self.config.adam_beta2)
-        self.optimizer = torch.optim.AdamW(
-            groups, lr=self.config.peak_lr, betas=betas, eps=self.config.adam_eps, fused=True
-        )
+        self.compiled = run.train.compile and machine.can_compile(world.device)
+        if run.train.compile and not self.compiled:
+            print("no C++ compiler (c++, g++, clang++) here: training uncompiled, about half as fast", file=sys.stderr)
+        self.model, self.audit = build(run, world, self.compiled)
+        self.optimizer = adamw(self.model, self.config)
         self.step, self.seconds = 0, 0.0
         self.diverged_at: int | None = None
         self.curve: list[list[float]] = []
         self.heldout: list[list[float]] = []
 
-    def state(self) -> dict[str, Any]:
-        """Everything a resumed run needs to end bitwise as if never interrupted."""
-        kept = {name: getattr(self, name) for name in ("step", "seconds", "curve", "heldout")}
-        return {**kept, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+    def tensors(self) -> dict[str, Any]:
+        """Weights and optimizer, as a checkpoint holds them whatever the number of processes."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for name in ("step", "seconds", "curve", "heldout"):
-            setattr(self, name, state[name])
+    def save(self, place: Path) -> None:
+        """Everything that a resumed run needs to end bitwise as if never interrupted."""
+        if self.step:  # at step 0 there is nothing to lose
+            progress = {name: getattr(self, name) for name in ("step", "seconds", "curve", "heldout")}
+            checkpoint.save(place, self.tensors(), progress, self.world)
+
+    def resume(self, place: Path) -> None:
+        """Continue from the newest usable state, if there is one."""
+        generation = self.world.tell(checkpoint.usable(place) if self.world.rank == 0 else None)
+        if generation is None:
+            return
+        tensors = self.tensors()
+        progress = checkpoint.load(generation, tensors, self.world)
+        set_state_dict(
+            self.model, self.optimizer, model_state_dict=tensors["model"], optim_state_dict=tensors["optimizer"]
+        )
+        for name, value in progress.items():
+            setattr(self, name, value)
+
+    def precision(self) -> torch.autocast:
+        """Where the model computes. Weights are cast anew each time: FSDP2 frees them after use, and with autocast's
+        cache of casts the gradients of all but one micro batch would be lost."""
+        device = self.world.device.type
+        return torch.autocast(device, torch.bfloat16, enabled=self.autocast, cache_enabled=False)
 
     def measure(self) -> None:
         """Note the held-out loss of the weights as they are now."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            loss = heldout_loss(self.model, self.heldout_ids, self.config.micro_batch)
+        with self.precision():
+            loss = heldout_loss(self.model, self.heldout_ids, self.config.micro_batch, self.world)
         self.heldout.append([self.step, self.step * self.config.batch_tokens, loss])
         if self.has_diverged(loss):
             self.diverged_at = self.step
@@ -170,9 +200,11 @@ class Training:
         rate = learning_rate(self.step, self.run.steps, self.config)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            loss = accumulate_gradients(self.model, self.batches.batch(self.step), self.config.micro_batch)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip).item()
+        batch = self.batches.batch(self.step)
+        with self.precision():
+            part = accumulate_gradients(self.model, batch, self.config.micro_batch, self.world)
+        norm = parallel.whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)).item()
+        loss = self.world.sum(part.item())[0]
         if self.has_diverged(loss) or not math.isfinite(norm):
             self.diverged_at = self.step
             return loss
@@ -180,84 +212,63 @@ class Training:
         self.optimizer.zero_grad()
         self.step += 1
         if self.step % self.config.log_every == 0 or self.step in (1, self.run.steps):
-            share = adam_eps_share(self.optimizer, self.config.adam_eps)
+            share = adam_eps_share(self.optimizer, self.config.adam_eps, self.world)
             self.curve.append([self.step, self.step * self.config.batch_tokens, rate, loss, norm, share])
         return loss
 
     def outcome(self) -> Outcome:
-        self.model.eval()
         trained = self.step * self.config.batch_tokens
-        record = machine.provenance() | {
+        record = machine.provenance(self.world.device) | {
+            "data": self.tokens.digest(),
+            "processes": self.world.size,
+            "strategy": self.config.strategy if self.world.size > 1 else None,
             "precision": "bfloat16" if self.autocast else "float32",
+            "compiled": self.compiled,
             "seconds": round(self.seconds, 1),
             "tokens_per_second": round(trained / self.seconds) if self.seconds else None,
         }
-        curve_columns = ["step", "tokens", "learning_rate", "loss", "grad_norm", "adam_eps_share"]
-        curve = pd.DataFrame(self.curve, columns=curve_columns).astype({"step": int, "tokens": int})
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights = cast(dict[str, Tensor], get_model_state_dict(self.model, options=options))
+        curve = pd.DataFrame(self.curve, columns=CURVE).astype({"step": int, "tokens": int})
         heldout = pd.DataFrame(self.heldout, columns=["step", "tokens", "loss"]).astype({"step": int, "tokens": int})
-        return Outcome(self.model, self.audit, curve, heldout, self.diverged_at, record)
+        return Outcome(weights, self.audit, curve, heldout, self.diverged_at, record)
 
 
-def fit(run: RunConfig, tokens: Tokens) -> Outcome:
+def fit(run: RunConfig, tokens: Tokens, world: World = ALONE) -> Outcome:
     """Train one run, from its saved state if it was interrupted before.
 
     Raises:
         Interrupted: SIGTERM or SIGINT arrived; the state is saved, running again continues.
         ValueError: the run wants more than one epoch of the corpus.
     """
-    training = Training(run, tokens)
+    training, watch = Training(run, tokens, world), tracking.load()
     place = checkpoint.folder(run, tokens.digest())
-    if (state := checkpoint.load(place)) is not None:
-        training.restore(state)
+    training.resume(place)
     measure_at = heldout_steps(run.steps, run.train.eval_every)
     saved = begun = time.monotonic()
-    earlier = training.seconds
-    start = training.step * run.train.batch_tokens
-    with Progress(run.steps * run.train.batch_tokens, run.run, "tokens", start) as bar, deferred_signals() as received:
+    earlier, start = training.seconds, training.step
+    with (
+        Progress(run.steps * run.train.batch_tokens, run.run, "tokens", start * run.train.batch_tokens) as bar,
+        tracking.trackers(run.run, watch, start, world.rank) as log,
+        deferred_signals() as received,
+    ):
         while True:
             if training.step in measure_at and not (training.heldout and training.heldout[-1][0] == training.step):
                 training.measure()
+                log(training.step, {"heldout_loss": training.heldout[-1][-1]})
             training.seconds = earlier + time.monotonic() - begun
             if training.step == run.steps or training.diverged_at is not None:
                 break
-            if received or time.monotonic() - saved > checkpoint.SAVE_SECONDS:
-                checkpoint.save(place, training.state())
+            # All processes must agree: a signal reaches one of them first, and their clocks differ.
+            stop, due = world.sum(len(received), time.monotonic() - saved > watch.save_seconds)
+            if stop or due:
+                training.save(place)
                 saved = time.monotonic()
-            if received:
+            if stop:
                 raise Interrupted(f"{run.run} stopped at step {training.step} of {run.steps}; run it again to continue")
             loss = training.advance()
-            bar.update(run.train.batch_tokens, step=training.step, loss=loss, heldout=training.heldout[-1][-1])
+            if training.curve and training.curve[-1][0] == training.step:
+                log(training.step, dict(zip(CURVE[2:], training.curve[-1][2:], strict=True)))
+            if world.rank == 0:
+                bar.update(run.train.batch_tokens, step=training.step, loss=loss, heldout=training.heldout[-1][-1])
     return training.outcome()
-
-
-def metrics(run: RunConfig, outcome: Outcome) -> dict[str, Any]:
-    """The few numbers of a run; losses of a diverged run are None."""
-    diverged = outcome.diverged_at is not None
-    steps = run.steps if outcome.diverged_at is None else outcome.diverged_at
-    sizes = {name: p.numel() for name, p in outcome.model.named_parameters()}
-    tail = outcome.curve.tail(max(len(outcome.curve) // 20, 1))
-    return {
-        "run": run.run,
-        "diverged": diverged,
-        "diverged_at": outcome.diverged_at,
-        "steps": steps,
-        "tokens": steps * run.train.batch_tokens,
-        "parameters": sum(sizes.values()),
-        "parameters_without_embeddings": sum(n for name, n in sizes.items() if name not in VOCABULARY),
-        "train_loss": None if diverged else float(tail["loss"].mean()),
-        "heldout_loss": None if diverged else float(outcome.heldout["loss"].iloc[-1]),
-    }
-
-
-def save(run: RunConfig, tokens: Tokens, outcome: Outcome) -> None:
-    """Write weights to `models/<run>` and small artifacts to `results/train/<run>`, then forget the saved state."""
-    weights, small = paths.MODELS / run.run, paths.RESULTS / "train" / run.run
-    with replacing(weights / "model.safetensors") as temporary:
-        save_file(outcome.model.state_dict(), temporary)
-    write_json(weights / "config.json", run.model_dump(mode="json"))
-    write_csv(small / "init_audit.csv", outcome.audit)
-    write_csv(small / "curve.csv", outcome.curve)
-    write_csv(small / "heldout.csv", outcome.heldout)
-    write_json(small / "metrics.json", metrics(run, outcome))
-    write_json(small / "provenance.json", outcome.provenance)
-    checkpoint.discard(checkpoint.folder(run, tokens.digest()))

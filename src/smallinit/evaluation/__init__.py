@@ -1,1 +1,1 @@
-"""What is measured on a trained model: held-out losses, attention sink, gate."""
+"""What is measured on a trained model: held-out losses, attention sink, gate, routers."""

@@ -5,8 +5,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from smallinit.batches import take, windows
 from smallinit.evaluation.config import EvaluateConfig
+from smallinit.evaluation.inputs import layer_inputs
 from smallinit.model import Attention, Decoder
 
 COLUMNS = ["window", "layer", "head", "sink", "gate", "gate_below_0.1"]
@@ -26,27 +26,6 @@ def uniform_sink(seq_len: int) -> float:
     return float(np.mean([1 / (t + 1) for t in range(seq_len // 2, seq_len)]))
 
 
-def attention_layers(model: Decoder) -> list[Attention]:
-    """The attention modules, first layer first."""
-    return [module for module in model.modules() if isinstance(module, Attention)]
-
-
-@torch.no_grad()
-def normalised_inputs(model: Decoder, ids: Tensor) -> list[Tensor]:
-    """What query, key and gate of each layer see, (B, T, d) each. ids: (B, T)."""
-    inputs: list[Tensor] = []
-    hooks = [
-        layer.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
-        for layer in attention_layers(model)
-    ]
-    try:
-        model(ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return inputs
-
-
 @torch.no_grad()
 def measure(model: Decoder, tokens: np.ndarray, config: EvaluateConfig) -> pd.DataFrame:
     """Sink and gate of every head in each of the first held-out windows: one row a window, layer and head.
@@ -56,15 +35,9 @@ def measure(model: Decoder, tokens: np.ndarray, config: EvaluateConfig) -> pd.Da
     Raises:
         ValueError: the held-out text has fewer windows.
     """
-    if config.attention_windows > (available := windows(tokens, model.config.seq_len)):
-        raise ValueError(
-            f"evaluate.attention_windows = {config.attention_windows}, but the held-out text has {available} windows"
-        )
-    ids = take(tokens, np.arange(config.attention_windows), model.config.seq_len)[:, :-1]  # (B, T)
     tables = []
-    layers, (cos, sin) = attention_layers(model), model.rotary(ids)
-    for layer, (attention, x) in enumerate(zip(layers, normalised_inputs(model, ids), strict=True)):
-        sinks = sink(attention.probabilities(x, cos, sin))  # (B, H)
+    for layer, (attention, x) in enumerate(layer_inputs(model, Attention, tokens, config)):
+        sinks = sink(attention.probabilities(x, *model.rotary(x)))  # (B, H)
         gates = attention.gate_values(x)  # (B, H, T, 1 or h)
         window, head = np.indices(sinks.shape)
         table = pd.DataFrame(

@@ -10,6 +10,6 @@ class EvaluateConfig(Strict):
 
     tokens: int = Field(ge=1, description="held-out tokens for losses, from the start of the shuffled held-out text")
     slice_tokens: int = Field(ge=1, description="tokens whose individual losses are kept for the token analysis")
-    attention_windows: int = Field(ge=1, description="sequences over which attention sink and gates are averaged")
+    attention_windows: int = Field(ge=1, description="sequences on which attention, gates and routers are measured")
     micro_batch: int = Field(ge=1)
     threads: int = Field(ge=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from smallinit import paths
-from smallinit.evaluation.attention import COLUMNS
+from smallinit.evaluation import attention, router
 from smallinit.files import replacing, write_csv, write_json
 
 DOCUMENT_COLUMNS = ["document", "source", "language", "tokens", "bytes", "loss_sum"]
@@ -19,18 +19,28 @@ def folder(run: str) -> Path:
 
 
 def save(
-    run: str, metrics: dict[str, Any], documents: pd.DataFrame, tokens: np.ndarray, attention: pd.DataFrame
+    run: str,
+    metrics: dict[str, Any],
+    documents: pd.DataFrame,
+    tokens: np.ndarray,
+    heads: pd.DataFrame,
+    routers: pd.DataFrame | None = None,
 ) -> None:
-    """Write metrics, losses by document, single token losses (float16, nats) and attention measures of one run."""
+    """Write the measures of one run: metrics, losses by document, single token losses (float16, nats), attention.
+
+    `routers` is for mixtures of experts only: a dense run has no `router.csv`.
+    """
     write_json(folder(run) / "metrics.json", {"run": run, **metrics})
     write_csv(folder(run) / "documents.csv", documents.reindex(columns=DOCUMENT_COLUMNS))
-    write_csv(folder(run) / "attention.csv", attention)
+    write_csv(folder(run) / "attention.csv", heads)
+    if routers is not None:
+        write_csv(folder(run) / "router.csv", routers)
     with replacing(folder(run) / "token_losses.npy") as temporary, temporary.open("wb") as handle:
         np.save(handle, tokens.astype(np.float16))
 
 
-def save_diverged(run: str) -> None:
-    """A diverged run has the same files, empty: it stays in every table, as diverged."""
+def save_diverged(run: str, experts: bool = False) -> None:
+    """A diverged run, one with experts or a dense one, has the same files, empty: it stays in every table."""
     metrics: dict[str, Any] = {
         "diverged": True,
         "tokens": 0,
@@ -39,4 +49,5 @@ def save_diverged(run: str) -> None:
         "language": {},
         "source": {},
     }
-    save(run, metrics, pd.DataFrame(), np.zeros(0), pd.DataFrame(columns=COLUMNS))
+    heads, routers = (pd.DataFrame(columns=module.COLUMNS) for module in (attention, router))
+    save(run, metrics, pd.DataFrame(), np.zeros(0), heads, routers if experts else None)
