@@ -29,7 +29,7 @@ quick: $(READY)  ## the whole pipeline from nothing on a small corpus, in a fold
 	@echo "look at workspaces/quick/figures/summary/headline.png and workspaces/quick/results/notebooks/"
 
 test: $(READY) lint  ## lint, types, unit and end-to-end tests (every notebook is executed)
-	$(RUN) python -m pytest --numprocesses $(JOBS) --dist loadfile
+	$(RUN) python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## ruff and mypy
 	$(RUN) ruff check .

@@ -75,6 +75,11 @@ archives:
 """.replace("HASH", "a" * 64)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first, so that of several workers one begins with it."""
+    items.sort(key=lambda item: item.path.name != "test_pipeline.py")
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A project folder of its own, with token files; every path of `smallinit.paths` points into it."""

@@ -15,7 +15,7 @@ import torch._dynamo
 
 from smallinit import paths
 from smallinit.batches import Tokens
-from smallinit.bench import command, peers, report, worker
+from smallinit.bench import command, losses, peers, report, worker
 from smallinit.bench.case import Case, Shape
 from smallinit.bench.driver import ALLOCATOR, Crew, environment
 from smallinit.bench.setup import find_tokens, run_config
@@ -186,6 +186,23 @@ def test_litgpt_that_cannot_be_installed_is_a_reason_and_leaves_nothing(
     with pytest.raises(OSError, match="pip could not install litgpt"):
         peers.install_litgpt()
     assert not peers.litgpt_folder().exists() and not list(peers.litgpt_folder().parent.iterdir())
+
+
+def test_losses_and_gradients_are_compared_seed_by_seed(project: Path, tmp_path: Path, uncompiled: None) -> None:
+    bench = command.Bench(replace(command.QUICK, shape=TINY), tmp_path)
+    table = losses.compare(run_config(TINY, Tokens(bench.tokens)), Tokens(bench.tokens), seeds=2, steps=2)
+    assert table["seed"].tolist() == [0, 1] and table["loss_plain"].nunique() == 2
+    assert table["loss_ours"].to_numpy() == pytest.approx(table["loss_plain"].to_numpy(), abs=1e-2)
+    assert (table[["gradient_error_plain", "gradient_error_ours"]] < 0.05).all(axis=None)
+    assert "Over 2 seeds, the held-out loss after 2 steps at d = 32" in losses.text(table)
+
+
+def test_the_difference_of_losses_has_its_paired_interval() -> None:
+    made_up = pd.DataFrame({"loss_plain": [5.0, 5.2, 5.4], "loss_ours": [5.01, 5.22, 5.43], "steps": 9, "d_model": 32})
+    made_up["gradient_error_plain"], made_up["gradient_error_ours"] = 0.02, 0.03
+    text = losses.text(made_up)  # mean 0.02, standard error 0.01 / sqrt(3), t(0.975, 2) = 4.303
+    assert "+0.0200 nats (interval [-0.0048, +0.0448])" in text and "deviation of 0.2000" in text
+    assert "by 3.00% of its norm, theirs by 2.00%" in text
 
 
 def test_a_profile_names_the_operators_of_a_step(project: Path, tmp_path: Path, uncompiled: None) -> None:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import micro
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from training import moe, place, same, watch
 
-from smallinit import checkpoint, launch, machine, paths, train
+from smallinit import checkpoint, launch, machine, params, paths, planner, train
 from smallinit.batches import Batches, Tokens
 from smallinit.config import RunConfig
 from smallinit.init import initialize
@@ -416,3 +417,20 @@ def test_a_compiled_run_has_the_gradients_and_losses_of_one_that_is_not(project:
     assert b.provenance["compiled"] and a.weights.keys() == b.weights.keys()
     np.testing.assert_allclose(b.curve["loss"], a.curve["loss"], rtol=1e-4)
     np.testing.assert_allclose(b.heldout["loss"], a.heldout["loss"], rtol=1e-4)
+
+
+def test_the_papers_smallest_model_takes_real_steps_on_a_processor(project: Path) -> None:
+    """0.1B of the profile `paper`, as it is but for short batches: the code path that waits for GPUs."""
+    chosen = params.load(micro.REPOSITORY / "params.yaml", profile="paper")
+    run = params.resolve_run(chosen, "0.1B", 1.0, "both")
+    short = {"device": "cpu", "processes": 1, "batch_tokens": 128, "micro_batch": 1, "tokens": 4 * 128}
+    train_config = run.train.model_copy(update={**short, "eval_tokens": 128, "peak_lr": 1e-4, "compile": False})
+    model_config = run.model.model_copy(update={"seq_len": 128})
+    run = run.model_copy(update={"model": model_config, "train": train_config})
+    ids = np.random.default_rng(0).integers(0, 300, 129 * 5)  # of 60,000: that only few occur is soon learned
+    write_tokens(ids, ids[:200])
+    outcome = train.fit(run, Tokens())
+    losses = outcome.heldout["loss"]
+    assert losses.iloc[0] == pytest.approx(math.log(run.model.vocab_size), abs=0.1)
+    assert losses.iloc[-1] < losses.iloc[0] - 0.02
+    assert launch.metrics(run, outcome)["parameters"] == planner.count_parameters(run.model).total > 1e8

@@ -36,7 +36,7 @@ from smallinit.data.config import (
     TokenizeSettings,
 )
 from smallinit.evaluation.config import EvaluateConfig
-from smallinit.theory.config import TheoryConfig
+from smallinit.theory.config import TheoryConfig, TheoryPlan
 from smallinit.theory.formulas import matched_eps
 from smallinit.tracking import TrackingConfig
 
@@ -308,12 +308,13 @@ def resolve(params: Params) -> dict[str, Strict]:
     """
     fetch, tokenize = resolve_corpus(params)
     ladder = params.ladder
+    sizes = [(params.sizes[name].d_model, params.sizes[name].d_ref) for name in ladder.sizes]
     plan: dict[str, Strict] = {
         "fetch": fetch,
         "tokenize": tokenize,
         "evaluate": params.evaluate,
         "analysis": params.analysis,
-        "theory": params.theory,
+        "theory": TheoryPlan(**dict(params.theory), sizes=sizes),
         "tracking": params.tracking,
     }
     for size, gamma, variant in product(ladder.sizes, ladder.gammas, ladder.variants):

@@ -54,7 +54,14 @@ def graph() -> str:
     return "\n".join(["```mermaid", "flowchart TD", *nodes, *arrows, "```"]) + "\n"
 
 
-PARTS = {"headline": headline, "losses": losses, "stages": stages, "graph": graph}
+def bench() -> str:
+    """Speed, as `make bench` has measured it; imported here, because it needs torch."""
+    from smallinit.bench import report
+
+    return report.markdown()
+
+
+PARTS = {"headline": headline, "losses": losses, "bench": bench, "stages": stages, "graph": graph}
 
 
 def rendered(text: str) -> str:

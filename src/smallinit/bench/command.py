@@ -11,7 +11,7 @@ import pandas as pd
 
 from smallinit import paths
 from smallinit.batches import Tokens
-from smallinit.bench import peers, report
+from smallinit.bench import losses, peers, report
 from smallinit.bench.case import Case, Shape
 from smallinit.bench.driver import START_UNITS, Crew
 from smallinit.bench.setup import find_tokens, run_config
@@ -31,6 +31,9 @@ class Plan:
     steps: int  # of one measurement
     repeats: int
     scaling_repeats: int
+    losses: Shape  # of the runs whose losses are compared
+    loss_seeds: int
+    loss_steps: int
 
     def shapes(self) -> list[tuple[str, Shape]]:
         """What is varied, and the model: first the one of the comparison."""
@@ -51,6 +54,9 @@ FULL = Plan(
     steps=2,
     repeats=7,
     scaling_repeats=3,
+    losses=Shape(d_model=64),
+    loss_seeds=5,
+    loss_steps=100,
 )
 QUICK = Plan(
     shape=Shape(d_model=32, n_layers=1, seq_len=32, batch_size=4),
@@ -59,6 +65,9 @@ QUICK = Plan(
     steps=1,
     repeats=2,
     scaling_repeats=1,
+    losses=Shape(d_model=32, n_layers=1, seq_len=32, batch_size=4),
+    loss_seeds=2,
+    loss_steps=3,
 )
 
 
@@ -124,6 +133,11 @@ class Bench:
             crew.measure(list(teams.values()), self.plan.steps, self.plan.repeats)
         return report.threads(teams, self.plan.shape)
 
+    def losses(self) -> pd.DataFrame:
+        """Losses and gradients of our kernels beside PyTorch's own, seed by seed."""
+        tokens = Tokens(self.tokens)
+        return losses.compare(run_config(self.plan.losses, tokens), tokens, self.plan.loss_seeds, self.plan.loss_steps)
+
     def profile(self) -> pd.DataFrame:
         """Where a compiled step of ours spends its time, by operator."""
         steps = max(self.plan.steps, 2)
@@ -141,6 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `python -m smallinit bench`."""
     parser.add_argument("--quick", action="store_true", help="a tiny model, a few minutes: shows that everything works")
     parser.add_argument("--profile", action="store_true", help="only show where a step of ours spends its time")
+    parser.add_argument("--losses", action="store_true", help="only compare what is learned, not how fast")
     parser.add_argument("--offline", action="store_true", help="do not download litgpt; without it, its rows say so")
 
 
@@ -160,6 +175,10 @@ def main(options: argparse.Namespace) -> str:
             table = bench.profile()
             write_csv(target / "bench_profile.csv", table)
             return report.profile_markdown(table)
+        if options.losses:
+            table = bench.losses()
+            write_csv(target / "bench_losses.csv", table)
+            return losses.text(table)
         missing = None
         try:
             if not options.offline:

@@ -11,7 +11,7 @@ import torch
 
 from smallinit import machine as this_machine
 from smallinit import paths
-from smallinit.bench import peers
+from smallinit.bench import losses, peers
 from smallinit.bench.case import FORMULA, Shape
 from smallinit.bench.driver import ALLOCATOR, Worker
 from smallinit.config import ConfigError, RunConfig
@@ -158,7 +158,8 @@ def markdown(folder: Path | None = None) -> str:
         "How to use two cores:\n",
         table(shared(pd.read_csv(folder / "bench_threads.csv"))),
     ]
-    return "\n".join(parts)
+    learned = folder / "bench_losses.csv"
+    return "\n".join([*parts, *([losses.text(pd.read_csv(learned))] if learned.exists() else [])])
 
 
 def introduction(about: dict[str, Any]) -> str:

@@ -30,3 +30,9 @@ class TheoryConfig(Strict):
         if any(width % 32 or width <= 0 for width in widths) or sorted(set(widths)) != widths:
             raise ValueError(f"{widths} must be increasing multiples of 32, such as [64, 128, 256]")
         return widths
+
+
+class TheoryPlan(TheoryConfig):
+    """The settings with what the notebook needs to know of our own models."""
+
+    sizes: list[tuple[int, int]] = Field(description="d_model and d_ref of each size of the ladder")
