@@ -211,3 +211,15 @@ def test_a_profile_names_the_operators_of_a_step(project: Path, tmp_path: Path, 
     assert table["operator"].str.contains("mm").any()
     assert table["milliseconds"].is_monotonic_decreasing and 0.9 < table["share"].sum() <= 1
     assert report.profile_markdown(table).startswith("| operator | calls | milliseconds | share |")
+
+
+def test_a_profile_is_summed_up_by_what_the_time_is_spent_on() -> None:
+    rows = {
+        "aten::mm": 0.5,
+        "aten::bmm": 0.125,
+        "graph_0_cpp_fused_add": 0.25,
+        "aten::_fused_adamw_": 0.01,
+        "aten::x": 0.1,
+    }
+    text = report.spent(pd.DataFrame({"operator": list(rows), "share": list(rows.values())}))
+    assert "matrix products 62.5%, fused elementwise kernels 25.0%, the optimizer 1.0%, the rest 11.5%" in text

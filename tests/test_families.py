@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -202,3 +203,4 @@ def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert small != EXAMPLE
     exec(small, {})
     assert "model.embed_tokens.weight" in capsys.readouterr().out
+    assert EXAMPLE.strip() in (Path(__file__).parents[1] / "README.md").read_text()

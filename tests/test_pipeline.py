@@ -107,7 +107,7 @@ def test_prose_and_outputs_retrain_nothing(project: micro.Project) -> None:
 
 def test_code_retrains(project: micro.Project) -> None:
     """The other side of promise 1: what training runs does make it stale, in notebook and modules."""
-    project.edit("src/smallinit/train.py", "0.5 * (1 + math.cos", "0.25 * (1 + math.cos")
+    project.edit("src/smallinit/optimizer.py", "0.5 * (1 + math.cos", "0.25 * (1 + math.cos")
     assert {f"train@{run}" for run in RUNS} <= project.would_run()
 
 

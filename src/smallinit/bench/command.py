@@ -31,6 +31,7 @@ class Plan:
     steps: int  # of one measurement
     repeats: int
     scaling_repeats: int
+    thread_repeats: int
     losses: Shape  # of the runs whose losses are compared
     loss_seeds: int
     loss_steps: int
@@ -54,6 +55,7 @@ FULL = Plan(
     steps=2,
     repeats=7,
     scaling_repeats=3,
+    thread_repeats=15,
     losses=Shape(d_model=64),
     loss_seeds=5,
     loss_steps=100,
@@ -65,6 +67,7 @@ QUICK = Plan(
     steps=1,
     repeats=2,
     scaling_repeats=1,
+    thread_repeats=2,
     losses=Shape(d_model=32, n_layers=1, seq_len=32, batch_size=4),
     loss_seeds=2,
     loss_steps=3,
@@ -120,7 +123,7 @@ class Bench:
 
     def share_cores(self) -> pd.DataFrame:
         """Two runs of one thread at the same time, against one run of two threads, and one of one thread alone."""
-        bar = Progress(4 * START_UNITS + 3 * (self.plan.repeats + 1), "bench: threads", "units")
+        bar = Progress(4 * START_UNITS + 3 * (self.plan.thread_repeats + 1), "bench: threads", "units")
         with bar, Crew(self.folder, bar) as crew:
             single = self.case("ours")
             alone, left, right = (crew.start(single)[0] for _ in range(3))
@@ -130,7 +133,7 @@ class Bench:
                 "two runs side by side, one thread each": [left, right],
                 "one run, two threads": [double],
             }
-            crew.measure(list(teams.values()), self.plan.steps, self.plan.repeats)
+            crew.measure(list(teams.values()), self.plan.steps, self.plan.thread_repeats)
         return report.threads(teams, self.plan.shape)
 
     def losses(self) -> pd.DataFrame:

@@ -158,8 +158,10 @@ def markdown(folder: Path | None = None) -> str:
         "How to use two cores:\n",
         table(shared(pd.read_csv(folder / "bench_threads.csv"))),
     ]
-    learned = folder / "bench_losses.csv"
-    return "\n".join([*parts, *([losses.text(pd.read_csv(learned))] if learned.exists() else [])])
+    for name, text in (("bench_profile", spent), ("bench_losses", losses.text)):  # of options, so perhaps not there
+        if (folder / f"{name}.csv").exists():
+            parts.append(text(pd.read_csv(folder / f"{name}.csv")))
+    return "\n".join(parts)
 
 
 def introduction(about: dict[str, Any]) -> str:
@@ -263,6 +265,21 @@ def scaled(frame: pd.DataFrame) -> pd.DataFrame:
 def shared(frame: pd.DataFrame) -> pd.DataFrame:
     """The thread table as text."""
     return pd.DataFrame({"arrangement": frame["arrangement"], "tokens/s, all runs": frame.apply(speeds, axis=1)})
+
+
+def spent(frame: pd.DataFrame) -> str:
+    """Where a step goes, in a sentence: what is left of the ceiling lies between the products."""
+    operator = frame["operator"]
+    parts = {
+        "matrix products": operator.isin(["aten::mm", "aten::bmm", "aten::addmm"]),
+        "fused elementwise kernels": operator.str.startswith("graph_"),
+        "the optimizer": operator.str.contains("adamw"),
+    }
+    shares = {name: frame.loc[chosen, "share"].sum() for name, chosen in parts.items()}
+    shown = ", ".join(
+        f"{name} {share:.1%}" for name, share in (shares | {"the rest": 1 - sum(shares.values())}).items()
+    )
+    return f"Where a step of ours goes, under the profiler: {shown}.\n"
 
 
 def profile_markdown(frame: pd.DataFrame) -> str:
