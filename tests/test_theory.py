@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,8 @@ from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, REPLICATED, judge,
 from smallinit.init import audit, initialize
 from smallinit.model import Decoder
 from smallinit.plots import theory as draw
-from smallinit.theory import coordinates, flow, formulas, verdict
-from smallinit.theory.config import CoordinateConfig, TheoryConfig
+from smallinit.theory import coordinates, flow, formulas, simulations, verdict
+from smallinit.theory.config import CoordinateConfig, TheoryConfig, TheoryPlan
 
 GAMMAS = [0.5, 0.75, 1.0, 1.25]
 WIDTHS = [64, 128, 256, 512]
@@ -265,3 +266,17 @@ def test_figures_show_every_part_and_gamma(flows: pd.DataFrame, steps: pd.DataFr
     ours = pd.DataFrame({"d_model": [64], "d_ref": [768], "gamma": [1.0], "norm_eps": [1.44e-3]})
     measured = flow.attenuations([64, 768], GAMMAS, [1e-5])
     assert "38%" in draw.attenuation_curves(measured, ours).texts[0].get_text()
+
+
+def test_simulations_are_kept_and_read_as_they_are_on_disk(project: Path) -> None:
+    """Figures are made from the files, so that they have the same bytes on every processor."""
+    settings = TheoryPlan(**dict(SETTINGS) | {"widths": [32, 64, 128], "seeds": 2}, sizes=[(64, 768)])
+    with pytest.raises(FileNotFoundError, match=r"results/theory/depth\.csv is missing: run `dvc repro simulate`"):
+        simulations.read("depth")
+    for name in simulations.SIMULATIONS:
+        table = simulations.run(name, settings)
+        assert len(table) > 3 and table.equals(simulations.read(name))
+    exact = flow.through_depth(
+        max(COORDINATE.widths), simulations.DEPTH, settings.gammas, simulations.DEPTH_TOKENS, "swiglu"
+    )
+    pd.testing.assert_frame_equal(simulations.read("depth"), exact, rtol=1e-6)
