@@ -9,6 +9,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import micro
 import numpy as np
 import pandas as pd
 import pytest
@@ -76,8 +77,44 @@ archives:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first, so that of several workers one begins with it."""
-    items.sort(key=lambda item: item.path.name != "test_pipeline.py")
+    """The longest files first, so that several workers begin with them."""
+    items.sort(key=lambda item: not item.path.name.startswith("test_pipeline"))
+
+
+# Connections to other machines are refused and noted; kernels talk over files or loopback.
+NO_NETWORK = """
+import os, socket
+connect = socket.socket.connect
+def guarded(self, address):
+    if self.family != socket.AF_UNIX and not str(address[0]).startswith(("127.", "::1", "localhost")):
+        open(os.environ["REFUSED"], "a").write(f"{address}\\n")
+        raise ConnectionRefusedError(f"no network in this test: {address}")
+    return connect(self, address)
+socket.socket.connect = guarded
+lookup = socket.getaddrinfo
+def no_lookup(host, *rest, **more):
+    if host not in (None, "localhost", "127.0.0.1", "::1", socket.gethostname()):
+        open(os.environ["REFUSED"], "a").write(f"{host}\\n")
+        raise socket.gaierror(f"no network in this test: {host}")
+    return lookup(host, *rest, **more)
+socket.getaddrinfo = no_lookup
+"""
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> micro.Project:
+    """A micro project whose whole pipeline has run once, two stages at a time, from a bare clone without a cache."""
+    project = micro.create(tmp_path_factory.mktemp("micro"))
+    blocker = tmp_path_factory.mktemp("blocker")
+    (blocker / "sitecustomize.py").write_text(NO_NETWORK)
+    refused = blocker / "refused.txt"
+    path = os.pathsep.join([str(blocker), str(project.root / "src")])
+    log = project.smallinit("repro", "--jobs", "2", PYTHONPATH=path, REFUSED=str(refused)).stdout
+    project.log, project.refused = log, refused  # type: ignore[attr-defined]
+    project.changed_by_run = project.git("status", "--porcelain").splitlines()  # type: ignore[attr-defined]
+    project.git("add", "--all")
+    project.git("commit", "--quiet", "--message", "results")
+    return project
 
 
 @pytest.fixture

@@ -383,7 +383,7 @@ def test_runs_are_listed_size_by_size_then_gamma_then_variant(project: Path) -> 
         ("model.reference_eps", "1e-6", "-standard"),
         ("train.adam_eps", "1e-8", "runs/"),
         ("train.seed", "1", "runs/"),
-        ("sizes.s.d_ref", "1536", "runs/s-"),
+        ("sizes.s.d_ref", "1536", "runs/s- theory"),
         ("evaluate.tokens", "256", "evaluate"),
         ("analysis.confidence", "0.9", "analysis"),
         ("tokenize.seed", "1", "tokenize"),
