@@ -181,7 +181,7 @@ def advice(run: RunConfig, gpus: int, capacity: float) -> str:
     for more in (n for n in (2**k for k in range(1, 20)) if gpus < n <= parts):
         if fits(run, Layout(more, "fsdp", True, 1), capacity):
             return f"use {more} GPUs with train.strategy: fsdp, activation_checkpointing: true and micro_batch: 1"
-    least = min(sum(memory(run, Layout(max(parts, gpus), "fsdp", True, 1)).values()), float("inf")) / USABLE
+    least = sum(memory(run, Layout(max(parts, gpus), "fsdp", True, 1)).values()) / USABLE
     return f"it needs GPUs with {least / 1e9:.0f} GB at least, or a smaller size"
 
 

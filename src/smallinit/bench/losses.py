@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from scipy import stats
 from torch import Tensor
 
 from smallinit import model
+from smallinit.analysis.statistics import over_seeds
 from smallinit.batches import Tokens
 from smallinit.config import RunConfig
 from smallinit.progress import Progress
@@ -76,13 +76,14 @@ def compare(run: RunConfig, tokens: Tokens, seeds: int, steps: int) -> pd.DataFr
 def text(frame: pd.DataFrame) -> str:
     """What the table says, in a sentence: the paired difference with its t-interval, and the spread of seeds."""
     difference = frame["loss_ours"] - frame["loss_plain"]
-    low, high = stats.t.interval(CONFIDENCE, len(frame) - 1, difference.mean(), stats.sem(difference))
+    found = over_seeds(difference.tolist(), CONFIDENCE)
+    assert found is not None  # only a single seed has no interval
     steps, width = frame.loc[0, "steps"], frame.loc[0, "d_model"]
     errors = frame[["gradient_error_ours", "gradient_error_plain"]].mean()
     return (
         f"Does it change what is learned? Over {len(frame)} seeds, the held-out loss after {steps} steps at "
-        f"d = {width} differs from that of PyTorch's own attention and loss, uncompiled, by {difference.mean():+.4f} "
-        f"nats (interval [{low:+.4f}, {high:+.4f}]); the seeds themselves have a standard deviation of "
+        f"d = {width} differs from that of PyTorch's own attention and loss, uncompiled, by {found.value:+.4f} "
+        f"nats (interval [{found.low:+.4f}, {found.high:+.4f}]); the seeds themselves have a standard deviation of "
         f"{frame['loss_plain'].std():.4f}. The first gradient is off from float32 by {errors.iloc[0]:.2%} of its norm, "
         f"theirs by {errors.iloc[1]:.2%}.\n"
     )

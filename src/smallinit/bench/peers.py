@@ -56,50 +56,19 @@ def install_litgpt() -> None:
         place.rename(folder)
 
 
-def initial_weights(case: Case) -> dict[str, Tensor]:
-    """Our model's parameters by name at step 0."""
+def initial_model(case: Case) -> Decoder:
+    """Our model at step 0."""
     model = Decoder(case.run.model)
     initialize(model, case.run.gamma, case.run.seed)
-    return {name: value.detach() for name, value in model.named_parameters()}
-
-
-HF_NAMES = {
-    **{f"attention.{name}_proj": f"self_attn.{name}_proj" for name in "qkvo"},
-    **{f"ffn.ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-    "attention_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
+    return model
 
 
 def llama(case: Case) -> nn.Module:
-    """`LlamaForCausalLM` of the same shape, with our initial weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    """`LlamaForCausalLM` with our initial weights, as a run is exported, but to be trained."""
+    from smallinit.hf.convert import to_transformers
 
-    ours, weights = case.run.model, initial_weights(case)
-    config = LlamaConfig(
-        vocab_size=ours.vocab_size,
-        hidden_size=ours.d_model,
-        intermediate_size=ours.d_ff,
-        num_hidden_layers=ours.n_layers,
-        num_attention_heads=ours.n_heads,
-        max_position_embeddings=ours.seq_len,
-        rms_norm_eps=ours.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": ours.rope_theta},
-        tie_word_embeddings=False,
-        use_cache=False,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    renamed = {
-        "model.embed_tokens.weight": weights["embed.weight"],
-        "model.norm.weight": weights["final_norm.weight"],
-        "lm_head.weight": weights["head.weight"],
-    }
-    for block in range(ours.n_layers):
-        for name, other in HF_NAMES.items():
-            renamed[f"model.layers.{block}.{other}.weight"] = weights[f"blocks.{block}.{name}.weight"]
-    model = LlamaForCausalLM(config).float()
-    model.load_state_dict(renamed)
+    model = to_transformers(initial_model(case), "llama").train()
+    model.config.use_cache = False
     return model
 
 
@@ -111,7 +80,7 @@ def litgpt(case: Case) -> nn.Module:
     from litgpt.config import Config
     from litgpt.model import GPT
 
-    ours, weights = case.run.model, initial_weights(case)
+    ours, weights = case.run.model, initial_model(case).state_dict()
     config = Config(
         **{"block_size": ours.seq_len, "n_layer": ours.n_layers, "n_embd": ours.d_model, "n_head": ours.n_heads},
         **{"vocab_size": ours.vocab_size, "padded_vocab_size": ours.vocab_size, "intermediate_size": ours.d_ff},
