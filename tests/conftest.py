@@ -21,7 +21,10 @@ from smallinit.config import RunConfig
 VOCABULARY = 257
 PARAMS = """
 corpus: quick
-ladder: {sizes: [s, m], gammas: [0.5, 1.0], variants: [standard, both]}
+runs: [
+  s-0.5-standard, s-0.5-both, s-1.0-standard, s-1.0-both, m-0.5-standard, m-0.5-both, m-1.0-standard, m-1.0-both
+]
+snapshots: []
 sizes:
   s: {d_model: 16, n_layers: 1, n_heads: 2, d_ff: 32, d_ref: 768, tokens: 2048}
   m: {d_model: 24, n_layers: 1, n_heads: 3, d_ff: 64, d_ref: 1024, tokens: 2048}
@@ -55,9 +58,10 @@ train:
   log_every: 1
   eval_every: 5
   eval_tokens: 128
+  measure_windows: 2
 tracking: {save_seconds: 30.0, dvclive: false, tensorboard: false}
 evaluate: {tokens: 512, slice_tokens: 64, attention_windows: 3, micro_batch: 4, threads: 1}
-analysis: {bootstrap_samples: 200, confidence: 0.95, seed: 0}
+analysis: {bootstrap_samples: 200, confidence: 0.95, seed: 0, difficulty_bins: 10}
 theory:
   {widths: [32, 64, 128], gammas: [0.5, 0.75, 1.0, 1.25], seeds: 2, tokens: 32,
    coordinate: {widths: [32, 64], gammas: [0.5, 1.0], seeds: 2, steps: 2, learning_rate: 5.0e-4}}
@@ -170,7 +174,7 @@ def run_config(**changes: Any) -> RunConfig:
             **{"final_lr_fraction": 0.1, "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95},
             **{"adam_eps": 1e-12, "grad_clip": 1.0, "precision": "float32", "threads": 1, "log_every": 1},
             **{"device": "cpu", "compile": False, "processes": 1, "strategy": "ddp", "activation_checkpointing": False},
-            **{"eval_every": 5, "eval_tokens": 128},
+            **{"eval_every": 5, "eval_tokens": 128, "measure_windows": 2, "snapshots": False},
         },
     }
     if "n_heads" in changes:
@@ -213,4 +217,4 @@ def made_up_results(losses: dict[Arm, float | None], sinks: dict[Arm, float] | N
         curves.append(pd.DataFrame({"run": run, "step": [0, 1], "tokens": [0, 128], "loss": [5.5, loss]}))
     runs = pd.DataFrame(rows).astype({"loss": float, "bits_per_byte": float})
     whole = [pd.concat(tables, ignore_index=True) for tables in (curves, curves, documents, heads)]
-    return Results(runs, *whole, [])
+    return Results(runs, *whole, *(pd.DataFrame() for _ in range(3)), [])

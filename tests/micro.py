@@ -18,7 +18,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SIZE = {"n_layers": 2, "tokens": 8192}
 OVERLAY: dict[str, Any] = {
     "corpus": "default",
-    "ladder": {"sizes": ["xs", "s"], "gammas": [0.5, 1.0], "variants": ["both"]},
+    "runs": ["xs-0.5-both", "xs-1.0-both", "s-0.5-both", "s-1.0-both"],
+    "snapshots": ["s-0.5-both", "s-1.0-both"],
     "sizes": {
         "xs": {"d_model": 16, "n_heads": 1, "d_ff": 40, "d_ref": 768, **SIZE},
         "s": {"d_model": 32, "n_heads": 2, "d_ff": 80, "d_ref": 1024, **SIZE},
@@ -138,7 +139,8 @@ def create(folder: Path) -> Project:
     yaml = YAML(typ="safe", pure=True)
     content = merged(yaml.load(params), OVERLAY)
     content["archives"], content["sources"] = fake["archives"], fake["sources"]
-    content["corpora"] = {"default": {"sources": sorted(fake["sources"])}}
+    made = {"arithmetic_en": 0.05, "arithmetic_zh": 0.05}
+    content["corpora"] = {"default": {"sources": sorted(fake["sources"]), "generated": made}}
     with params.open("w") as handle:
         yaml.dump(content, handle)
     project.git("init", "--quiet", "--initial-branch=main")

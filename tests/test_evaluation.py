@@ -13,6 +13,7 @@ from conftest import VOCABULARY, run_config
 from torch import Tensor, nn
 
 from smallinit import launch, params, paths, train
+from smallinit.analysis.config import AnalysisConfig
 from smallinit.batches import Tokens
 from smallinit.config import RunConfig
 from smallinit.evaluation import attention, heldout, inputs, router, save
@@ -22,6 +23,7 @@ from smallinit.model import Attention, Decoder
 from smallinit.moe import MixtureOfExperts, balance_loss, expert_load, router_entropy
 
 SETTINGS = EvaluateConfig(tokens=10**9, slice_tokens=64, attention_windows=3, micro_batch=4, threads=1)
+INTERVALS = AnalysisConfig(bootstrap_samples=2000, confidence=0.95, seed=0)
 MOE = {"n_experts": 4, "top_k": 2, "balance_coef": 0.01, "z_coef": 0.001}
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 16 * 13 + 5).astype(np.uint16)  # 13 whole windows of 16
 
@@ -85,9 +87,18 @@ def test_documents_that_are_cut_off_are_left_out() -> None:
     assert table[["start", "end"]].to_numpy().tolist() == [[150, 209]]
 
 
-def test_bits_per_byte_by_hand() -> None:
-    table = pd.DataFrame({"loss_sum": [math.log(2) * 6, math.log(2) * 10], "bytes": [3, 5]})
-    assert heldout.bits_per_byte(table) == pytest.approx(2.0)
+def test_loss_and_bits_per_byte_by_hand_lie_in_their_intervals() -> None:
+    loss_sums, tokens, sizes = np.arange(1.0, 41), np.full(40, 4), np.full(40, 10)
+    table = pd.DataFrame({"loss_sum": loss_sums, "tokens": tokens, "bytes": sizes})
+    summary = heldout.summarize(table, INTERVALS)
+    assert summary["loss"] == pytest.approx(20.5 / 4) and summary["bits_per_byte"] == pytest.approx(2.05 / math.log(2))
+    error = np.std(loss_sums) / math.sqrt(40)  # of a mean over documents: what a bootstrap estimates
+    for name, scale in (("loss", 4), ("bits_per_byte", 10 * math.log(2))):
+        width = summary[f"{name}_high"] - summary[f"{name}_low"]
+        assert summary[f"{name}_low"] < summary[name] < summary[f"{name}_high"]
+        assert width == pytest.approx(2 * 1.96 * error / scale, rel=0.1)
+    assert heldout.summarize(table, INTERVALS) == summary
+    assert heldout.summarize(table[:1], INTERVALS)["loss_low"] is None  # one document has no interval
 
 
 def test_the_report_separates_languages_and_sources_and_weighs_by_token() -> None:
@@ -97,7 +108,7 @@ def test_the_report_separates_languages_and_sources_and_weighs_by_token() -> Non
             **{"loss_sum": [6.0, 2.0, 6.0], "bytes": [2, 6, 10]},
         }
     )
-    report = heldout.report(np.array([1.0, 2.0, 6.0], dtype=np.float32), table)
+    report = heldout.report(np.array([1.0, 2.0, 6.0], dtype=np.float32), table, INTERVALS)
     assert (report["loss"], report["tokens"], report["diverged"]) == (3.0, 3, False)
     assert (report["documents"]["loss"], report["documents"]["documents"]) == (14 / 6, 3)
     assert report["language"]["en"]["loss"] == 3.0 and report["language"]["zh"]["loss"] == 1.0
@@ -233,7 +244,7 @@ TRACKED = params.load(Path(__file__).parents[1] / "params.yaml")
 
 def tiny(variant: str) -> RunConfig:
     """A variant of the tracked params.yaml at the size of the tests."""
-    real, small = params.resolve_run(TRACKED, next(iter(TRACKED.sizes)), 1.0, variant).model_dump(), run_config()
+    real, small = params.resolve_run(TRACKED, f"{next(iter(TRACKED.sizes))}-1.0-{variant}").model_dump(), run_config()
     sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "seq_len")
     real["model"] |= {name: getattr(small.model, name) for name in sizes}
     real["model"]["n_kv_heads"] = min(real["model"]["n_kv_heads"], small.model.n_heads)
@@ -254,7 +265,7 @@ def test_every_variant_is_saved_loaded_bitwise_and_evaluated(project: Path, vari
     assert losses.mean() == pytest.approx(outcome.heldout["loss"].iloc[-1], rel=1e-5)  # the loss that training saw
     table = heldout.document_losses(losses, documents((1, 40), (40, 209)))
     heads, load = (module.measure(model, tokens.heldout, SETTINGS) for module in (attention, router))
-    save.save(run.run, heldout.report(losses, table), table, losses[:64], heads, load)
+    save.save(run.run, heldout.report(losses, table, INTERVALS), table, losses[:64], heads, load)
     written = pd.read_csv(paths.RESULTS / "evaluate" / run.run / "attention.csv")
     assert written["sink"].between(0, 1).all() and written["gate"].isna().all() == (run.model.gate == "none")
     assert (paths.RESULTS / "evaluate" / run.run / "router.csv").exists() == (run.model.moe is not None)
@@ -270,7 +281,7 @@ def test_what_is_saved_comes_back(project: Path) -> None:
     table = heldout.document_losses(losses, documents((1, 40), (40, 209)))
     model = decoder(moe=MOE)
     heads, load = attention.measure(model, TEXT, SETTINGS), routers(model)
-    save.save("t", heldout.report(losses, table), table, losses[:64], heads, load)
+    save.save("t", heldout.report(losses, table, INTERVALS), table, losses[:64], heads, load)
     folder = paths.RESULTS / "evaluate" / "t"
     assert json.loads((folder / "metrics.json").read_text())["run"] == "t"
     assert pd.read_csv(folder / "documents.csv")["loss_sum"].tolist() == pytest.approx(

@@ -1,11 +1,15 @@
 """The ladder's tables and sentences, and that results are collected by list and not by looking into folders."""
 
+import re
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from conftest import Arm, made_up_results
 
-from smallinit import paths, plan
+from smallinit import measures, paths, plan
 from smallinit.analysis import collect, ladder, summary
+from smallinit.analysis.collect import Results
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
 from smallinit.evaluation import save
@@ -83,11 +87,65 @@ def test_figures_of_results_with_a_diverged_run_can_be_drawn() -> None:
     found = arms()
     for figure in (
         draw.loss_against_size(found.results),
-        draw.gain_figure(ladder.gains(found)),
+        draw.gain_figure(found.results, ladder.gains(found)),
         draw.headline_figure(found.results, ladder.gains(found)),
         draw.curves(found.results, "s"),
     ):
         figure.canvas.draw()
+
+
+def with_seeds() -> Results:
+    """The ladder, a second seed of one pair and of half a pair, another variant and another gamma."""
+    more = {("m", 0.5, "moe"): 4.0, ("m", 1.0, "moe"): 3.0, ("m", 0.75, "both"): 3.5}
+    others = {("s", 0.5, "both"): 4.9, ("s", 1.0, "both"): 4.6, ("m", 0.5, "both"): 4.5}
+    results, second = made_up_results(LOSSES | more), made_up_results(others)
+    second.runs["seed"], second.runs["run"] = 1, second.runs["run"] + "-seed1"
+    second.heldout["run"] += "-seed1"
+    return replace(
+        results,
+        runs=pd.concat([results.runs, second.runs], ignore_index=True),
+        heldout=pd.concat([results.heldout, second.heldout], ignore_index=True),
+    )
+
+
+def test_the_ladder_is_its_variants_at_two_gammas_and_its_lines_are_of_the_first_seed() -> None:
+    runs = draw.ladder_runs(with_seeds())
+    assert set(runs["variant"]) == {"standard", "both"} and set(runs["gamma"]) == {0.5, 1.0}
+    assert runs.loc[~runs["default"], "run"].tolist() == ["s-0.5-both-seed1", "s-1.0-both-seed1", "m-0.5-both-seed1"]
+    figure = draw.loss_against_size(with_seeds())
+    lines = {line.get_label(): line.get_ydata().tolist() for line in figure.axes[1].lines}
+    assert lines["γ = 0.5"] == [4.4, 4.8] and lines["γ = 1"] == [4.0, 4.8]  # m has fewer made-up parameters than s
+
+
+def test_results_without_any_run_of_the_ladder_are_shown_as_they_are() -> None:
+    results = made_up_results({("s", 0.75, "moe"): 4.0})
+    assert draw.ladder_runs(results)["run"].tolist() == ["s-0.75-moe"]
+    draw.loss_against_size(results).canvas.draw()
+
+
+def test_other_seeds_have_a_gain_where_both_arms_were_run() -> None:
+    others = draw.other_gains(draw.ladder_runs(with_seeds()))
+    assert others[["variant", "size", "seed"]].to_numpy().tolist() == [["both", "s", 1]]
+    assert others["gain"].tolist() == pytest.approx([0.3])
+    assert draw.other_gains(draw.ladder_runs(arms().results)).empty
+
+
+def test_runs_that_are_missing_or_diverged_are_named() -> None:
+    text = draw.missing(arms())
+    assert "s-1.0-standard" in text and "m-0.5-gate" in text and "m-1.0-both" not in text
+    whole = {(size, gamma, variant): 4.0 for size in "sm" for gamma in (0.5, 1.0) for variant in draw.VARIANT_NAMES}
+    assert draw.missing(Arms(made_up_results(whole), CONFIG)) == "Every run of the ladder is there."
+
+
+def test_the_curves_say_whether_who_leads_early_leads_at_the_end() -> None:
+    results = made_up_results(LOSSES)
+    early = results.heldout["step"] == 1
+    late = results.heldout[early].assign(tokens=1280, step=10)
+    results.heldout.loc[early & (results.heldout["run"] == "m-0.5-both"), "loss"] = 3.9  # ahead at first only
+    results.heldout = pd.concat([results.heldout, late], ignore_index=True)
+    assert "leads at the end in 1 of 2 variants" in draw.curves_message(results, "m")
+    assert "leads at the end in 1 of 1 variants" in draw.curves_message(results, "s")
+    assert "no variant has both" in draw.curves_message(made_up_results({("s", 0.5, "both"): 4.0}), "s")
 
 
 def test_the_scope_names_what_diverged() -> None:
@@ -105,6 +163,8 @@ def write_run(name: str, diverged: bool = False) -> None:
     columns = ["step", "tokens", "learning_rate", "loss", "grad_norm", "adam_eps_share"]
     write_csv(folder / "curve.csv", pd.DataFrame([] if diverged else [[1, 128, 0.1, 5.0, 1.0, 0.0]], columns=columns))
     write_csv(folder / "heldout.csv", pd.DataFrame([[0, 0, 5.5]], columns=["step", "tokens", "loss"]))
+    for kind, columns in (("matrices", measures.MATRICES), ("blocks", measures.BLOCKS)):
+        write_csv(folder / f"{kind}.csv", pd.DataFrame(columns=columns))
     if diverged:
         save.save_diverged(name)
         return
@@ -138,13 +198,14 @@ def test_results_are_those_of_the_runs_in_the_plan_in_their_order(names: list[st
 def test_results_of_a_run_that_was_removed_are_named_and_in_no_table(names: list[str]) -> None:
     for name in names:
         write_run(name)
-    paths.PARAMS.write_text(paths.PARAMS.read_text().replace("gammas: [0.5, 1.0]", "gammas: [1.0]"))
+    kept = [name for name in names if "-1.0-" in name]
+    paths.PARAMS.write_text(re.sub(r"runs: \[[^]]*\]", f"runs: [{', '.join(kept)}]", paths.PARAMS.read_text()))
     left = plan.write()
     write_run("x-0.25-old")
     results = collect.load()
     assert results.orphans == sorted({"x-0.25-old", *names} - set(left))
     for table in (results.runs, results.curves, results.heldout, results.documents, results.attention):
-        assert set(table["run"]) == set(left) and len(left) == 4
+        assert set(table["run"]) == set(left) == set(kept)
 
 
 def test_a_missing_result_is_named_with_the_stage_that_makes_it(names: list[str]) -> None:

@@ -18,7 +18,9 @@ from smallinit.config import RunConfig, load_run
 from smallinit.train import Interrupted
 
 RUN = "s-1.0-both"
-FILES = ["curve.csv", "heldout.csv", "init_audit.csv", "metrics.json", "provenance.json"]
+FILES = [
+    *("blocks.csv", "curve.csv", "heldout.csv", "init_audit.csv", "matrices.csv", "metrics.json", "provenance.json")
+]
 
 
 def planned(processes: int, steps: int = 16) -> RunConfig:

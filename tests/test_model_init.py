@@ -14,16 +14,16 @@ from smallinit.init import GammaRule, audit, initialize
 from smallinit.model import Decoder
 
 TRACKED = params.load(Path(__file__).parents[1] / "params.yaml")
-GAMMAS = sorted({0.25, 0.5, 0.75, 1.0, 1.5, *TRACKED.ladder.gammas})
+GAMMAS = sorted({0.25, 0.5, 0.75, 1.0, 1.5, *(params.RunName.parse(run).gamma for run in TRACKED.runs)})
 MOE = {"n_experts": 4, "top_k": 2, "balance_coef": 0.01, "z_coef": 0.0}
 BOUND = 4  # sampling errors; the seeds are fixed, so what passes does so always
 
 
 def resolved(size: str, gamma: float, variant: str) -> RunConfig:
-    """A run of the tracked params.yaml, whether or not its ladder names it; any learning rate will do."""
+    """A run of the tracked params.yaml, whether or not `runs` names it; any learning rate will do."""
     rates = [params.PeakRate(gamma=gamma, peak_lr=1e-3)]
     with_rate = TRACKED.model_copy(update={"train": TRACKED.train.model_copy(update={"peak_lrs": rates})})
-    return params.resolve_run(with_rate, size, gamma, variant)
+    return params.resolve_run(with_rate, f"{size}-{gamma}-{variant}")
 
 
 def started(run: RunConfig, model: ModelConfig) -> tuple[Decoder, list[init.Start]]:

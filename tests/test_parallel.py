@@ -49,7 +49,7 @@ def run_of(name: str, strategy: str = "ddp", processes: int = 2) -> RunConfig:
 
 def keep(run: RunConfig, outcome: train.Outcome, label: str) -> None:
     """What the tests compare, with all digits."""
-    for name in ("curve", "heldout", "audit"):
+    for name in ("curve", "heldout", "audit", "matrices", "blocks"):
         getattr(outcome, name).to_json(
             paths.LOGS / f"{run.run}.{label}.{name}.json", orient="split", double_precision=15
         )

@@ -58,7 +58,7 @@ def message(changes: dict[str, str | None]) -> str:
 
 def test_the_tracked_params_yaml_fits_its_schema_and_resolves() -> None:
     chosen = params.load(Path(__file__).parents[1] / "params.yaml")
-    assert {f"runs/{name}" for name in params.run_names(chosen)} < params.resolve(chosen).keys()
+    assert {f"runs/{name}" for name in chosen.runs} < params.resolve(chosen).keys()
 
 
 # ------------------------------------------------------------------------------------------- values keep type and value
@@ -136,7 +136,7 @@ def test_a_value_reaches_the_run_with_its_type_or_fails_with_its_key(project: Pa
     "key",
     [
         "crpus",
-        "ladder.size",
+        "runes",
         "sizes.s.d_mdoel",
         "variants.both.eps",
         "train.lr",
@@ -162,7 +162,8 @@ def test_an_unknown_key_is_named_with_its_value(project: Path, key: str) -> None
     "key",
     [
         "corpus",
-        "ladder.gammas",
+        "runs",
+        "snapshots",
         "sizes.m.d_ff",
         "variants.standard.gate",
         "train.adam_eps",
@@ -194,8 +195,9 @@ def test_a_corpus_without_sources_is_named(project: Path) -> None:
     ("key", "value"),
     [
         ("corpus", "3"),
-        ("ladder.sizes", "s"),
-        ("ladder.gammas.0", "true"),
+        ("runs", "s"),
+        ("runs.0", "1.5"),
+        ("snapshots", "true"),
         ("sizes.s.d_model", "true"),
         ("sizes.s.d_model", "16.0"),
         ("sizes.s.tokens", '"2048"'),
@@ -299,7 +301,7 @@ def test_float16_is_refused_with_its_reason(project: Path) -> None:
 def test_processes_that_do_not_divide_the_micro_batches_are_refused(project: Path) -> None:
     assert "train.processes = 3 must divide the micro batches of a step" in message({"train.processes": "3"})
     write({"train.processes": "2"})
-    assert params.resolve_run(params.load(), "s", 1.0, "both").train.processes == 2
+    assert params.resolve_run(params.load(), "s-1.0-both").train.processes == 2
 
 
 @pytest.mark.parametrize("place", ["init", "variants.both"])
@@ -316,7 +318,7 @@ def test_heads_that_share_keys_unevenly_are_refused_by_run(project: Path) -> Non
 
 
 def test_a_gamma_out_of_range_is_named(project: Path) -> None:
-    text = message({"ladder.gammas.1": "7.5", "train.peak_lrs.1.gamma": "7.5"})
+    text = message({"runs": "[s-7.5-both]", "train.peak_lrs.1.gamma": "7.5"})
     assert "gamma" in text and "7.5" in text
 
 
@@ -324,9 +326,11 @@ def test_a_gamma_out_of_range_is_named(project: Path) -> None:
     ("key", "value", "said"),
     [
         ("corpus", "pile", "corpus: 'pile' is not defined (allowed: other, quick)"),
-        ("ladder.sizes.0", "xl", "ladder.sizes: 'xl' is not defined (allowed: m, s)"),
-        ("ladder.variants.1", "gated", "ladder.variants: 'gated' is not defined (allowed: both, standard)"),
-        ("ladder.gammas.0", "0.75", "train.peak_lrs (gamma): 0.75 is not defined (allowed: 0.5, 1.0)"),
+        ("runs.0", "xl-0.5-both", "runs (size): 'xl' is not defined (allowed: m, s)"),
+        ("runs.1", "s-1.0-gated", "runs (variant): 'gated' is not defined (allowed: both, standard)"),
+        ("runs.2", "s-0.75-both", "train.peak_lrs (gamma): 0.75 is not defined (allowed: 0.5, 1.0)"),
+        ("runs.0", "s-1.0-both-seed0", "runs: 's-1.0-both-seed0' names train.seed = 0: leave the seed out"),
+        ("snapshots", "[s-1.0-gpt2]", "snapshots: 's-1.0-gpt2' is not defined (allowed: s-0.5-standard,"),
         (
             "corpora.other.sources.0",
             "talk",
@@ -334,9 +338,7 @@ def test_a_gamma_out_of_range_is_named(project: Path) -> None:
         ),
         ("corpora.quick.max_documents.speech", "5", "corpora.quick.max_documents: 'speech' is not defined"),
         ("sources.wiki.archive", "zip", "sources.wiki.archive: 'zip' is not defined (allowed: law, sotu, wiki)"),
-        ("ladder.sizes", "[s, m, s]", "ladder.sizes = ['s', 'm', 's'] names an entry twice"),
-        ("ladder.gammas", "[1.0, 0.5, 1.00]", "ladder.gammas = [1.0, 0.5, 1.0] names an entry twice"),
-        ("ladder.variants", "[both, both]", "ladder.variants = ['both', 'both'] names an entry twice"),
+        ("runs", "[s-1.0-both, s-1.0-both]", "runs = ['s-1.0-both', 's-1.0-both'] names an entry twice"),
     ],
 )
 def test_a_name_that_does_not_exist_or_comes_twice_is_named(project: Path, key: str, value: str, said: str) -> None:
@@ -344,16 +346,28 @@ def test_a_name_that_does_not_exist_or_comes_twice_is_named(project: Path, key: 
 
 
 def test_a_message_is_short_enough_to_read(project: Path) -> None:
-    assert len(message({"ladder.sizes.0": "xl"})) < 400
+    assert len(message({"runs.0": "xl-0.5-both"})) < 400
 
 
 def test_two_peak_rates_for_one_gamma_are_refused(project: Path) -> None:
     message({"train.peak_lrs": "[{gamma: 0.5, peak_lr: 0.1}, {gamma: 0.5, peak_lr: 0.2}, {gamma: 1.0, peak_lr: 0.1}]"})
 
 
-def test_a_gamma_without_decimal_point_is_refused(project: Path) -> None:
-    """DVC would name its run s-1-both, the plan s-1.0-both."""
-    assert "ladder.gammas.0: Value error, write a decimal point, 1.0" in message({"ladder.gammas": "[1]"})
+@pytest.mark.parametrize(
+    "name",
+    ["s-1-both", "s-1.00-both", "s-01.0-both", "s-1.0", "s-1.0-both-1", "s-1.0-both-seed", "s-1.0-both-seed01", "-"],
+)
+def test_a_run_whose_name_has_another_form_is_refused_with_an_example(project: Path, name: str) -> None:
+    text = message({"runs": f"[{name}]"})
+    assert f"runs: '{name}' is not of the form size-gamma-variant, for instance s-1.0-both" in text
+
+
+def test_a_seed_in_the_name_is_the_runs_and_changes_nothing_else(project: Path) -> None:
+    write({"runs": "[s-1.0-both, s-1.0-both-seed12]", "snapshots": "[s-1.0-both-seed12]"})
+    plain, seeded = (params.resolve_run(params.load(), name) for name in ("s-1.0-both", "s-1.0-both-seed12"))
+    assert (plain.seed, seeded.seed, plain.train.snapshots, seeded.train.snapshots) == (0, 12, False, True)
+    own = {"run": plain.run, "seed": 0, "train": plain.train}
+    assert seeded.model_copy(update=own) == plain and seeded.variant == "both"
 
 
 @pytest.mark.parametrize("text", ["corpus: [", "corpus: quick\ncorpus: other\n", "", "- a\n"])
@@ -369,9 +383,10 @@ def test_a_run_whose_values_do_not_fit_together_is_named(project: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------ one file of the plan for a change
-def test_runs_are_listed_size_by_size_then_gamma_then_variant(project: Path) -> None:
-    wanted = ["s-0.5-standard", "s-0.5-both", "s-1.0-standard", "s-1.0-both"]
-    assert params.run_names(params.load()) == wanted + [name.replace("s-", "m-", 1) for name in wanted]
+def test_runs_stay_in_the_order_in_which_they_are_written(project: Path) -> None:
+    write({"runs": "[s-1.0-both, m-0.5-standard, s-0.5-both]"})
+    assert plan.write() == ["s-1.0-both", "m-0.5-standard", "s-0.5-both"]
+    assert json.loads((paths.PLAN / "runs.json").read_text())["runs"] == ["s-1.0-both", "m-0.5-standard", "s-0.5-both"]
 
 
 @pytest.mark.parametrize(
@@ -410,14 +425,14 @@ def test_a_change_reaches_only_what_it_concerns(project: Path, key: str, value: 
 
 
 def test_a_run_taken_out_leaves_the_others_as_they_are(project: Path) -> None:
-    before, after = resolved({}), resolved({"ladder.gammas": "[1.0]"})
+    before, after = resolved({}), resolved({"runs": "[s-1.0-standard, s-1.0-both, m-1.0-standard, m-1.0-both]"})
     assert before.keys() - after.keys() == {name for name in before if "-0.5-" in name}
     assert all(before[name] == after[name] for name in after)
 
 
 def test_writing_the_plan_again_removes_runs_that_are_gone(project: Path) -> None:
     plan.write()
-    write({"ladder.variants": "[both]"})
+    write({"runs": "[s-0.5-both, s-1.0-both, m-0.5-both, m-1.0-both]"})
     plan.write()
     assert sorted(p.stem for p in (paths.PLAN / "runs").iterdir()) == [
         "m-0.5-both",
@@ -428,7 +443,7 @@ def test_writing_the_plan_again_removes_runs_that_are_gone(project: Path) -> Non
 
 
 def test_every_value_of_a_size_variant_and_arm_ends_in_its_run(project: Path) -> None:
-    run = params.resolve_run(params.load(), "m", 0.5, "both")
+    run = params.resolve_run(params.load(), "m-0.5-both")
     assert (run.model.d_model, run.model.n_heads, run.model.d_ff, run.d_ref) == (24, 3, 64, 1024)
     assert (run.model.vocab_size, run.model.seq_len, run.model.norm_eps, run.model.gate) == (
         300,
@@ -505,7 +520,7 @@ def test_a_variant_may_choose_the_default_where_the_others_do_not(
 
 def test_key_and_value_heads_are_the_variants_else_the_sizes_else_as_many_as_heads(project: Path) -> None:
     def heads(**changes: str) -> list[int]:
-        runs = resolved({"ladder.sizes": "[s]", **{key.replace("__", "."): value for key, value in changes.items()}})
+        runs = resolved({"runs": "[s-1.0-standard, s-1.0-both]"} | {key.replace("__", "."): value for key, value in changes.items()})
         return [runs[f"runs/s-1.0-{variant}"]["model"]["n_kv_heads"] for variant in ("standard", "both")]
 
     assert heads() == [2, 2]
@@ -513,6 +528,22 @@ def test_key_and_value_heads_are_the_variants_else_the_sizes_else_as_many_as_hea
     assert heads(variants__both__n_kv_heads="1") == [2, 1]
     assert heads(sizes__s__n_kv_heads="1", variants__both__n_kv_heads="2") == [1, 2]
     assert heads(sizes__s__n_kv_heads="1", variants__both__n_kv_heads="null") == [1, 2]
+
+
+GENERATORS = "{made: {generator: arithmetic, language: en, licence: MIT}}"
+
+
+def test_generated_texts_are_resolved_and_checked(project: Path) -> None:
+    found = resolved({"corpora.quick.generated": "{made: 0.1}", "generators": GENERATORS})
+    made = {"generator": "arithmetic", "language": "en", "licence": "MIT", "quotable": False, "share": 0.1}
+    assert found["tokenize"]["generated"] == {"made": made}
+    assert "corpora.quick.generated: 'made' is not defined" in message({"corpora.quick.generated": "{made: 0.1}"})
+    many = "{generator: arithmetic, language: en, licence: MIT}"
+    shares = {"corpora.quick.generated": "{made: 0.6, more: 0.4}", "generators": f"{{made: {many}, more: {many}}}"}
+    assert "less than 1" in message(shares)
+    assert "a source has that name" in message({"corpora.quick.generated": "{wiki: 0.1}", "generators": GENERATORS})
+    mix = "{mix: {a: 1.0}, tokens: 1000, generated: {made: 0.1}}"
+    assert "cannot have them" in message({"corpora.quick": mix, "generators": GENERATORS})
 
 
 def test_tracking_is_in_the_plan_and_no_stage_depends_on_it(project: Path) -> None:
@@ -535,7 +566,7 @@ def test_matched_eps_attenuates_as_at_the_papers_width(d: int, d_ref: int, gamma
 def test_matched_eps_has_the_value_of_the_design(project: Path) -> None:
     assert params.matched_eps(1e-5, 768, 64, 1.0) == pytest.approx(1.44e-3)
     assert params.matched_eps(1e-5, 768, 64, 0.5) == pytest.approx(1.2e-4)
-    assert params.resolve_run(params.load(), "s", 1.0, "standard").model.norm_eps == pytest.approx(1e-5 * 48**2)
+    assert params.resolve_run(params.load(), "s-1.0-standard").model.norm_eps == pytest.approx(1e-5 * 48**2)
 
 
 def test_a_peak_rate_for_one_size_goes_before_the_one_for_all() -> None:

@@ -45,7 +45,7 @@ def test_a_run_of_two_processes_is_a_stage_like_any_other(project: micro.Project
 
 def test_removed_run_leaves_the_tables(project: micro.Project) -> None:
     """Promise 6: its rows are gone, its folder is named."""
-    project.set_params(ladder={"sizes": ["xs"]})
+    project.set_params(runs=["xs-0.5-both", "xs-1.0-both"], snapshots=[])
     project.smallinit("repro", "ladder", "summary")
     assert "s-1.0-both" in (project.root / "results" / "train").joinpath("s-1.0-both").name
     table = (project.root / "figures" / "ladder" / "losses.csv").read_text()
@@ -178,7 +178,7 @@ def test_interrupted_run_continues(project: micro.Project) -> None:
 
 def test_profile_leaves_tracked_results_alone(project: micro.Project) -> None:
     """A profile works in a folder of its own."""
-    (project.root / "profiles" / "tiny.yaml").write_text("ladder: {sizes: [xs]}\nsizes: {xs: {tokens: 2048}}\n")
+    (project.root / "profiles" / "tiny.yaml").write_text("runs: [xs-0.5-both]\nsnapshots: []\nsizes: {xs: {tokens: 2048}}\n")
     before = project.files("results", "figures")
     started = time.monotonic()
     project.smallinit("repro", "corpus", "--profile", "tiny")

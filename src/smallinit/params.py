@@ -5,11 +5,11 @@ There is one way for a value into a stage: `params.yaml` -> strict types -> one 
 boolean, and a run is stale exactly when its own resolved values change.
 """
 
-from itertools import product
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -29,11 +29,14 @@ from smallinit.config import (
 from smallinit.data.config import (
     Archive,
     FetchConfig,
+    Generated,
+    Generator,
     Source,
     StreamConfig,
     StreamSource,
     TokenizeConfig,
     TokenizeSettings,
+    check_generated,
 )
 from smallinit.evaluation.config import EvaluateConfig
 from smallinit.theory.config import TheoryConfig, TheoryPlan
@@ -75,21 +78,32 @@ class Variant(Strict):
         return self.model_dump(include=set(names) & self.model_fields_set)
 
 
-def _has_a_point(value: Any) -> Any:
-    if type(value) is int:
-        raise ValueError(f"write a decimal point, {value}.0, because runs are named after it")
-    return value
+class RunName(NamedTuple):
+    """What the name of a run says: `m-1.0-both`, or `m-1.0-both-seed1` for another seed than `train.seed`."""
 
+    size: str
+    gamma: float
+    variant: str
+    seed: int | None
 
-WrittenOut = Annotated[float, BeforeValidator(_has_a_point)]
+    @classmethod
+    def parse(cls, name: str) -> "RunName":
+        """Take a name apart.
 
+        Raises:
+            ValueError: it is not of that form.
+        """
+        found = re.fullmatch(r"([^-]+)-(\d+\.\d+)-([^-]+?)(?:-seed(\d+))?", name)
+        parsed = found and cls(found[1], float(found[2]), found[3], int(found[4]) if found[4] else None)
+        if not parsed or name != str(parsed):
+            raise ValueError(
+                f"runs: {name!r} is not of the form size-gamma-variant, for instance s-1.0-both, or with another seed "
+                "than train.seed s-1.0-both-seed1; gamma has a decimal point and no zeros to spare"
+            )
+        return parsed
 
-class Ladder(Strict):
-    """The grid of runs: every size x gamma x variant, named `size-gamma-variant`."""
-
-    sizes: list[str] = Field(min_length=1)
-    gammas: list[WrittenOut] = Field(min_length=1)
-    variants: list[str] = Field(min_length=1)
+    def __str__(self) -> str:
+        return f"{self.size}-{self.gamma}-{self.variant}" + (f"-seed{self.seed}" if self.seed is not None else "")
 
 
 class PeakRate(Strict):
@@ -122,12 +136,14 @@ class ModelParams(Strict):
 class Corpus(Strict):
     """A choice of sources, which lie in archives, or a mix of streams.
 
-    All of a source is used, but for `max_documents`. Streams are larger than anybody needs: `tokens` of training text
+    All of a source is used, but for `max_documents`. To sources, `generated` adds texts made by rule, each until it has
+    the given share of the whole text in UTF-8 bytes. Streams are larger than anybody needs: `tokens` of training text
     are taken, in the proportions of the weights in `mix`.
     """
 
     sources: list[str] = Field(default_factory=list)
     max_documents: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    generated: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
     mix: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     tokens: int | None = Field(default=None, ge=1)
 
@@ -137,6 +153,9 @@ class Corpus(Strict):
             raise ValueError("name either `sources`, which lie in archives, or a `mix` of streams with their weights")
         if (self.tokens is None) == bool(self.mix):
             raise ValueError("`tokens` goes with a `mix` of streams: how many are taken for training")
+        if self.generated and self.mix:
+            raise ValueError("`generated` texts go with `sources` in archives, a `mix` of streams cannot have them")
+        check_generated(self.generated, self.sources)
         return self
 
 
@@ -150,7 +169,8 @@ class Params(Strict):
     """The whole of `params.yaml`."""
 
     corpus: str
-    ladder: Ladder
+    runs: list[str] = Field(min_length=1)
+    snapshots: list[str]
     sizes: dict[str, Size]
     variants: dict[str, Variant]
     model: ModelParams
@@ -163,16 +183,23 @@ class Params(Strict):
     tokenize: TokenizeParams
     corpora: dict[str, Corpus]
     sources: dict[str, Source]
+    generators: dict[str, Generator] = Field(default_factory=dict)
     streams: dict[str, StreamSource] = Field(default_factory=dict)
     archives: dict[str, Archive]
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Params":
         _known("corpus", [self.corpus], self.corpora)
-        _known("ladder.sizes", self.ladder.sizes, self.sizes)
-        _known("ladder.variants", self.ladder.variants, self.variants)
+        _once("runs", self.runs)
+        names = [RunName.parse(name) for name in self.runs]
+        _known("runs (size)", [name.size for name in names], self.sizes)
+        _known("runs (variant)", [name.variant for name in names], self.variants)
+        _known("snapshots", self.snapshots, self.runs)
+        if same := [str(name) for name in names if name.seed == self.train.seed]:
+            raise ValueError(f"runs: {same[0]!r} names train.seed = {self.train.seed}: leave the seed out of the name")
         for name, corpus in self.corpora.items():
             _known(f"corpora.{name}.sources", corpus.sources, self.sources)
+            _known(f"corpora.{name}.generated", corpus.generated, self.generators)
             _known(f"corpora.{name}.mix", corpus.mix, self.streams)
             _known(f"corpora.{name}.max_documents", corpus.max_documents, dict.fromkeys(corpus.sources))
         needed = "02_stream" if self.corpora[self.corpus].mix else "02_tokenize"
@@ -180,9 +207,7 @@ class Params(Strict):
             raise ValueError(f"tokenize.notebook = {self.tokenize.notebook!r}: corpus {self.corpus!r} needs {needed!r}")
         for name, source in self.sources.items():
             _known(f"sources.{name}.archive", [source.archive], self.archives)
-        _known("train.peak_lrs (gamma)", self.ladder.gammas, {rate.gamma: rate for rate in self.train.peak_lrs})
-        for key in ("sizes", "gammas", "variants"):
-            _once(f"ladder.{key}", getattr(self.ladder, key))
+        _known("train.peak_lrs (gamma)", [n.gamma for n in names], {rate.gamma: rate for rate in self.train.peak_lrs})
         _known("train.peak_lrs (size)", [rate.size for rate in self.train.peak_lrs if rate.size], self.sizes)
         _once("train.peak_lrs (gamma, size)", [(rate.gamma, rate.size) for rate in self.train.peak_lrs])
         return self
@@ -234,12 +259,6 @@ def merged(base: Any, overlay: Any) -> Any:
     return overlay
 
 
-def run_names(params: Params) -> list[str]:
-    """The explicit list of runs, in the order of tables and of `dvc.yaml`."""
-    grid = product(params.ladder.sizes, params.ladder.gammas, params.ladder.variants)
-    return [f"{size}-{gamma}-{variant}" for size, gamma, variant in grid]
-
-
 def peak_lr(rates: list[PeakRate], size: str, gamma: float) -> float:
     """The rate for a run: an entry for its very size, else the one for its gamma at any size.
 
@@ -253,14 +272,16 @@ def peak_lr(rates: list[PeakRate], size: str, gamma: float) -> float:
     raise ConfigError(f"train.peak_lrs has no entry for gamma = {gamma} at size {size!r}, nor one without a size")
 
 
-def resolve_run(params: Params, size_name: str, gamma: float, variant_name: str) -> RunConfig:
+def resolve_run(params: Params, run: str) -> RunConfig:
     """All values of one run, nothing implicit."""
+    size_name, gamma, variant_name, seed = RunName.parse(run)
     size, variant, shared = params.sizes[size_name], params.variants[variant_name], params.train
     eps = variant.norm_eps
     if eps == "matched":
         eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, gamma)
     rate = peak_lr(shared.peak_lrs, size_name, gamma)
     train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens, "peak_lr": rate}
+    train["snapshots"] = run in params.snapshots
     model = (
         params.model.model_dump(exclude={"reference_eps"})
         | size.model_dump(exclude={"d_ref", "tokens"})
@@ -271,11 +292,11 @@ def resolve_run(params: Params, size_name: str, gamma: float, variant_name: str)
     init = params.init.model_dump() | variant.given("overrides", "residual_scaling", "fixed_std")
     return RunConfig.model_validate(
         {
-            "run": f"{size_name}-{gamma}-{variant_name}",
+            "run": run,
             "size": size_name,
             "gamma": gamma,
             "variant": variant_name,
-            "seed": shared.seed,
+            "seed": shared.seed if seed is None else seed,
             "d_ref": size.d_ref,
             "model": model,
             "init": init,
@@ -296,8 +317,12 @@ def resolve_corpus(params: Params) -> tuple[FetchConfig, TokenizeConfig | Stream
         name: params.sources[name].model_copy(update={"max_documents": corpus.max_documents.get(name)})
         for name in corpus.sources
     }
+    generated = {
+        name: Generated(share=share, **dict(params.generators[name])) for name, share in corpus.generated.items()
+    }
     archives = {source.archive: params.archives[source.archive] for source in sources.values()}
-    return FetchConfig(archives=archives), TokenizeConfig(sources=sources, archives=archives, **settings)
+    tokenize = TokenizeConfig(sources=sources, generated=generated, archives=archives, **settings)
+    return FetchConfig(archives=archives), tokenize
 
 
 def resolve(params: Params) -> dict[str, Strict]:
@@ -307,8 +332,8 @@ def resolve(params: Params) -> dict[str, Strict]:
         ConfigError: a run's values do not fit together; the message names the run and the key.
     """
     fetch, tokenize = resolve_corpus(params)
-    ladder = params.ladder
-    sizes = [(params.sizes[name].d_model, params.sizes[name].d_ref) for name in ladder.sizes]
+    used = dict.fromkeys(RunName.parse(run).size for run in params.runs)
+    sizes = [(params.sizes[name].d_model, params.sizes[name].d_ref) for name in used]
     plan: dict[str, Strict] = {
         "fetch": fetch,
         "tokenize": tokenize,
@@ -317,10 +342,9 @@ def resolve(params: Params) -> dict[str, Strict]:
         "theory": TheoryPlan(**dict(params.theory), sizes=sizes),
         "tracking": params.tracking,
     }
-    for size, gamma, variant in product(ladder.sizes, ladder.gammas, ladder.variants):
-        name = f"{size}-{gamma}-{variant}"
+    for run in params.runs:
         try:
-            plan[f"runs/{name}"] = resolve_run(params, size, gamma, variant)
+            plan[f"runs/{run}"] = resolve_run(params, run)
         except ValidationError as error:
-            raise ConfigError(explain(error, f"params.yaml, run {name}")) from None
+            raise ConfigError(explain(error, f"params.yaml, run {run}")) from None
     return plan

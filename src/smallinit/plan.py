@@ -135,16 +135,15 @@ def write() -> list[str]:
     """
     chosen = params.load()
     content = params.resolve(chosen)
-    names = params.run_names(chosen)
     shutil.rmtree(paths.PLAN, ignore_errors=True)
     for name, config in content.items():
         write_json(paths.PLAN / f"{name}.json", config.model_dump(mode="json"))
-    write_json(paths.PLAN / "runs.json", RunList(runs=names).model_dump())
+    write_json(paths.PLAN / "runs.json", RunList(runs=chosen.runs).model_dump())
     for notebook in sorted(paths.NOTEBOOKS.glob("*.ipynb")):
         write_json(paths.PLAN / "code" / f"{notebook.stem}.json", code_of(notebook))
     with replacing(paths.PLAN / "params.sha256") as temporary:
         temporary.write_text(f"{params_digest()}  params.yaml\n")
-    return names
+    return chosen.runs
 
 
 def check_code(notebook: Path) -> None:

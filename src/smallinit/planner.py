@@ -199,10 +199,12 @@ class Machine:
 
 
 def representatives(chosen: params.Params) -> list[tuple[RunConfig, int]]:
-    """One run for each size and variant, and how many there are: gamma changes no cost."""
-    ladder = chosen.ladder
-    pairs = [(size, variant) for size in ladder.sizes for variant in ladder.variants]
-    return [(params.resolve_run(chosen, size, ladder.gammas[0], v), len(ladder.gammas)) for size, v in pairs]
+    """One run for each size and variant, and how many there are: gamma and seed change no cost."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for run in chosen.runs:
+        name = params.RunName.parse(run)
+        alike.setdefault((name.size, name.variant), []).append(run)
+    return [(params.resolve_run(chosen, names[0]), len(names)) for names in alike.values()]
 
 
 def size_columns(run: RunConfig, count: int) -> dict[str, Any]:

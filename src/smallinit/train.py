@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from smallinit import checkpoint, machine, parallel, tracking
+from smallinit import checkpoint, machine, measures, parallel, tracking
 from smallinit.batches import Batches, Tokens, take, windows
 from smallinit.config import RunConfig
 from smallinit.init import GammaRule, audit, initialize
@@ -35,6 +35,7 @@ from smallinit.optimizer import adam_eps_share, adamw, learning_rate
 from smallinit.parallel import ALONE, World
 from smallinit.progress import Progress
 
+PROGRESS = ("step", "seconds", "measuring", "curve", "heldout", "matrices", "blocks", "moved")
 CURVE = ["step", "tokens", "learning_rate", "loss", "grad_norm", "adam_eps_share"]
 
 
@@ -50,6 +51,8 @@ class Outcome:
     audit: pd.DataFrame  # step 0, one row a parameter: see init.audit
     curve: pd.DataFrame  # columns CURVE
     heldout: pd.DataFrame  # step, tokens, loss
+    matrices: pd.DataFrame  # columns measures.MATRICES, one row a matrix and measured step
+    blocks: pd.DataFrame  # columns measures.BLOCKS, one row a norm and measured step
     diverged_at: int | None
     provenance: dict[str, Any]
 
@@ -148,10 +151,15 @@ class Training:
             print("no C++ compiler (c++, g++, clang++) here: training uncompiled, about half as fast", file=sys.stderr)
         self.model, self.audit = build(run, world, self.compiled)
         self.optimizer = adamw(self.model, self.config)
-        self.step, self.seconds = 0, 0.0
+        self.kinds = dict(zip(self.audit["name"], self.audit["kind"], strict=True))
+        self.measure_at = heldout_steps(run.steps, run.train.eval_every)
+        self.step, self.seconds, self.measuring = 0, 0.0, 0.0
         self.diverged_at: int | None = None
         self.curve: list[list[float]] = []
         self.heldout: list[list[float]] = []
+        self.matrices: list[list[Any]] = []
+        self.blocks: list[list[Any]] = []
+        self.moved: dict[str, tuple[float, float]] = {}
 
     def tensors(self) -> dict[str, Any]:
         """Weights and optimizer, as a checkpoint holds them whatever the number of processes."""
@@ -161,7 +169,7 @@ class Training:
     def save(self, place: Path) -> None:
         """Everything that a resumed run needs to end bitwise as if never interrupted."""
         if self.step:  # at step 0 there is nothing to lose
-            progress = {name: getattr(self, name) for name in ("step", "seconds", "curve", "heldout")}
+            progress = {name: getattr(self, name) for name in PROGRESS}
             checkpoint.save(place, self.tensors(), progress, self.world)
 
     def resume(self, place: Path) -> None:
@@ -184,12 +192,19 @@ class Training:
         return torch.autocast(device, torch.bfloat16, enabled=self.autocast, cache_enabled=False)
 
     def measure(self) -> None:
-        """Note the held-out loss of the weights as they are now."""
+        """Note the held-out loss of the weights as they are now, and their other measures."""
         with self.precision():
             loss = heldout_loss(self.model, self.heldout_ids, self.config.micro_batch, self.world)
-        self.heldout.append([self.step, self.step * self.config.batch_tokens, loss])
+        now = [self.step, self.step * self.config.batch_tokens]
+        self.heldout.append([*now, loss])
         if self.has_diverged(loss):
             self.diverged_at = self.step
+            return
+        begun = time.monotonic()
+        ids = self.heldout_ids[: self.config.measure_windows, :-1].to(self.world.device)  # (B, T)
+        self.matrices += [now + row for row in measures.measure_matrices(self.model, self.kinds, self.moved)]
+        self.blocks += [now + row for row in measures.measure_blocks(self.model, ids)]
+        self.measuring += time.monotonic() - begun
 
     def has_diverged(self, loss: float) -> bool:
         """Not finite, or far above both the uniform guess and the loss at step 0: from there no run comes back."""
@@ -203,18 +218,26 @@ class Training:
         batch = self.batches.batch(self.step)
         with self.precision():
             part = accumulate_gradients(self.model, batch, self.config.micro_batch, self.world)
+        watched = measures.Step(self.model) if self.step + 1 in self.measure_at else None
         norm = parallel.whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)).item()
         loss = self.world.sum(part.item())[0]
         if self.has_diverged(loss) or not math.isfinite(norm):
             self.diverged_at = self.step
             return loss
         self.optimizer.step()
+        if watched:
+            self.moved = watched.close(self.model)
         self.optimizer.zero_grad()
         self.step += 1
         if self.step % self.config.log_every == 0 or self.step in (1, self.run.steps):
             share = adam_eps_share(self.optimizer, self.config.adam_eps, self.world)
             self.curve.append([self.step, self.step * self.config.batch_tokens, rate, loss, norm, share])
         return loss
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights in process 0, whatever the number of processes; every one must ask."""
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return cast(dict[str, Tensor], get_model_state_dict(self.model, options=options))
 
     def outcome(self) -> Outcome:
         trained = self.step * self.config.batch_tokens
@@ -225,13 +248,23 @@ class Training:
             "precision": "bfloat16" if self.autocast else "float32",
             "compiled": self.compiled,
             "seconds": round(self.seconds, 1),
+            "seconds_measuring": round(self.measuring, 1),  # without held-out loss, which every training has
             "tokens_per_second": round(trained / self.seconds) if self.seconds else None,
         }
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights = cast(dict[str, Tensor], get_model_state_dict(self.model, options=options))
-        curve = pd.DataFrame(self.curve, columns=CURVE).astype({"step": int, "tokens": int})
-        heldout = pd.DataFrame(self.heldout, columns=["step", "tokens", "loss"]).astype({"step": int, "tokens": int})
-        return Outcome(weights, self.audit, curve, heldout, self.diverged_at, record)
+
+        def table(rows: list[list[Any]], columns: list[str]) -> pd.DataFrame:
+            return pd.DataFrame(rows, columns=columns).astype({"step": int, "tokens": int})
+
+        return Outcome(
+            weights=self.weights(),
+            audit=self.audit,
+            curve=table(self.curve, CURVE),
+            heldout=table(self.heldout, ["step", "tokens", "loss"]),
+            matrices=table(self.matrices, measures.MATRICES),
+            blocks=table(self.blocks, measures.BLOCKS),
+            diverged_at=self.diverged_at,
+            provenance=record,
+        )
 
 
 def fit(run: RunConfig, tokens: Tokens, world: World = ALONE) -> Outcome:
@@ -244,7 +277,6 @@ def fit(run: RunConfig, tokens: Tokens, world: World = ALONE) -> Outcome:
     training, watch = Training(run, tokens, world), tracking.load()
     place = checkpoint.folder(run, tokens.digest())
     training.resume(place)
-    measure_at = heldout_steps(run.steps, run.train.eval_every)
     saved = begun = time.monotonic()
     earlier, start = training.seconds, training.step
     with (
@@ -253,8 +285,11 @@ def fit(run: RunConfig, tokens: Tokens, world: World = ALONE) -> Outcome:
         deferred_signals() as received,
     ):
         while True:
-            if training.step in measure_at and not (training.heldout and training.heldout[-1][0] == training.step):
+            measured = bool(training.heldout) and training.heldout[-1][0] == training.step
+            if training.step in training.measure_at and not measured:
                 training.measure()
+                if run.train.snapshots:
+                    checkpoint.snapshot(place, training.step, training.weights(), world)
                 log(training.step, {"heldout_loss": training.heldout[-1][-1]})
             training.seconds = earlier + time.monotonic() - begun
             if training.step == run.steps or training.diverged_at is not None:

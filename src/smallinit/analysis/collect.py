@@ -13,6 +13,13 @@ from smallinit.config import RunConfig
 from smallinit.files import read_json
 
 
+# The tables of a run that are collected, and the stage that writes each.
+TABLES = {
+    **{"curve": "train", "heldout": "train", "documents": "evaluate", "attention": "evaluate"},
+    **{"matrices": "train", "blocks": "train", "router": "evaluate"},
+}
+
+
 @dataclass
 class Results:
     """Everything that figures and claims are made from.
@@ -25,6 +32,9 @@ class Results:
     heldout: pd.DataFrame  # run, step, tokens, loss: held-out loss during training
     documents: pd.DataFrame  # run, document, source, language, tokens, bytes, loss_sum
     attention: pd.DataFrame  # run, window, layer, head, sink, gate, gate_below_0.1
+    matrices: pd.DataFrame  # run, and measures.MATRICES: every matrix at the measured steps of training
+    blocks: pd.DataFrame  # run, and measures.BLOCKS: every norm and what follows it
+    routers: pd.DataFrame  # run, layer, expert, load, entropy, balance_loss; of mixtures of experts
     orphans: list[str]
 
 
@@ -68,29 +78,29 @@ def artifact(path: Path) -> Any:
 
 def stacked(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Tables of all runs as one; those of diverged runs are empty and would only blur the types of columns."""
-    return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+    return pd.concat([table for table in tables if len(table)] or tables or [pd.DataFrame()], ignore_index=True)
 
 
 def load() -> Results:
     """Collect the artifacts of every run in `results/plan/runs.json`."""
     names = config.read_config(RunList, paths.PLAN / "runs.json").runs
     rows = []
-    tables: dict[str, list[pd.DataFrame]] = {"curve": [], "heldout": [], "documents": [], "attention": []}
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for name in names:
         trained, evaluated = paths.RESULTS / "train" / name, paths.RESULTS / "evaluate" / name
         metrics = artifact(trained / "metrics.json"), artifact(evaluated / "metrics.json")
         rows.append(row(config.load_run(name), *metrics))
         for kind, tabled in tables.items():
-            folder = trained if kind in ("curve", "heldout") else evaluated
-            tabled.append(pd.read_csv(folder / f"{kind}.csv").assign(run=name))
+            path = paths.RESULTS / TABLES[kind] / name / f"{kind}.csv"
+            if path.exists() or kind != "router":  # a dense model has none
+                tabled.append(pd.read_csv(path).assign(run=name))
     whole = {kind: stacked(tabled) for kind, tabled in tables.items()}
     folders = {
         path.name for stage in ("train", "evaluate") for path in (paths.RESULTS / stage).iterdir() if path.is_dir()
     }
     runs = pd.DataFrame(rows).astype({"loss": float, "bits_per_byte": float})
-    return Results(
-        runs, whole["curve"], whole["heldout"], whole["documents"], whole["attention"], sorted(folders - set(names))
-    )
+    whole["curves"], whole["routers"] = whole.pop("curve"), whole.pop("router")
+    return Results(runs=runs, **whole, orphans=sorted(folders - set(names)))
 
 
 def token_losses(run: str) -> np.ndarray:

@@ -19,13 +19,18 @@ class Arms:
     config: AnalysisConfig
     exponents: pd.DataFrame | None = None  # of the residual flow, as `theory` has measured them
 
-    def run(self, size: str, gamma: float, variant: str) -> str | None:
-        """The run's name, or None if there is no such run or it diverged."""
+    def run(self, size: str, gamma: float, variant: str, seed: int | None = None) -> str | None:
+        """The run's name, or None if there is no such run or it diverged. Without a seed: that of the first run."""
         runs = self.results.runs
-        found = runs[
-            (runs["size"] == size) & (runs["gamma"] == gamma) & (runs["variant"] == variant) & ~runs["diverged"]
-        ]
+        seed = int(runs["seed"].iloc[0]) if seed is None else seed
+        same = (runs["size"] == size) & (runs["gamma"] == gamma) & (runs["variant"] == variant) & (runs["seed"] == seed)
+        found = runs[same & ~runs["diverged"]]
         return None if found.empty else str(found["run"].iloc[0])
+
+    def seeds(self, size: str, variant: str) -> list[int]:
+        """The seeds for which there is a run of both arms, the first run's seed first."""
+        own = [int(seed) for seed in self.results.runs["seed"].unique()]
+        return [seed for seed in own if all(self.run(size, gamma, variant, seed) for gamma in (BASE, SMALL))]
 
     def sizes(self) -> list[str]:
         """Sizes from small to large."""

@@ -23,8 +23,7 @@ def run_config(shape: Shape, tokens: Tokens, threads: int = 1) -> RunConfig:
         ConfigError: `params.yaml` cannot be used.
     """
     project = params.load()
-    ladder = project.ladder
-    values = params.resolve_run(project, ladder.sizes[0], ladder.gammas[0], ladder.variants[0]).model_dump()
+    values = params.resolve_run(project, project.runs[0]).model_dump()
     values["run"] = f"bench-d{shape.d_model}-L{shape.n_layers}-T{shape.seq_len}-V{shape.vocab_size}-B{shape.batch_size}"
     heads = shape.d_model // HEAD_DIM
     values["model"] |= shape.model_dump(exclude={"batch_size"})
@@ -36,7 +35,7 @@ def run_config(shape: Shape, tokens: Tokens, threads: int = 1) -> RunConfig:
         **{"tokens": steps * shape.step_tokens, "batch_tokens": shape.step_tokens, "micro_batch": shape.batch_size},
         **{"peak_lr": 1e-3, "warmup_fraction": 0.0, "final_lr_fraction": 1.0, "eval_tokens": shape.step_tokens},
         **{"device": "cpu", "precision": machine.resolve_precision("auto", torch.device("cpu")), "threads": threads},
-        **{"compile": True, "processes": 1, "activation_checkpointing": False},
+        **{"compile": True, "processes": 1, "activation_checkpointing": False, "snapshots": False},
     }
     return RunConfig.model_validate(values)
 

@@ -1,9 +1,11 @@
 """The resolved configuration of the stages `fetch` and `tokenize`: which archives, which texts, which tokens.
 
-A corpus is made either of texts inside package archives (`TokenizeConfig`) or of streamed web corpora (`StreamConfig`).
+A corpus is made either of texts inside package archives, and of texts made by rule (`TokenizeConfig`), or of streamed
+web corpora (`StreamConfig`).
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -41,6 +43,24 @@ class Source(Strict):
     licence: str = Field(min_length=1, description="of the text")
     max_documents: int | None = Field(default=None, ge=1)
     reserve: float = Field(default=0.0, ge=0, lt=1, description="share kept out of training and held-out")
+    quotable: bool = Field(default=False, description="whether the licence lets tables and figures show passages")
+
+
+class Generator(Strict):
+    """Texts made by rule, in one language."""
+
+    generator: Literal["arithmetic"]
+    language: Language
+    licence: str = Field(min_length=1, description="of the text")
+    quotable: bool = Field(default=False, description="whether tables and figures may show passages")
+
+
+class Generated(Generator):
+    """A generator and how much it adds to the corpus."""
+
+    max_documents: ClassVar[None] = None  # as a Source may have them
+    reserve: ClassVar[float] = 0.0
+    share: float = Field(gt=0, lt=1, description="of the UTF-8 bytes of the whole text, training and held-out")
 
 
 class TokenizeSettings(Strict):
@@ -58,7 +78,18 @@ class TokenizeConfig(TokenizeSettings):
 
     corpus: str = Field(min_length=1)
     sources: dict[str, Source] = Field(min_length=1)
+    generated: dict[str, Generated] = Field(default_factory=dict)
     archives: dict[str, Archive]
+
+    @property
+    def texts(self) -> Mapping[str, Source | Generated]:
+        """All sources by name, those made by rule too."""
+        return {**self.sources, **self.generated}
+
+    @model_validator(mode="after")
+    def _shares_leave_room(self) -> "TokenizeConfig":
+        check_generated({name: generated.share for name, generated in self.generated.items()}, self.sources)
+        return self
 
     @model_validator(mode="after")
     def _archives_are_known(self) -> "TokenizeConfig":
@@ -67,6 +98,14 @@ class TokenizeConfig(TokenizeSettings):
                 known = ", ".join(sorted(self.archives)) or "none"
                 raise ValueError(f"sources.{name}.archive = {source.archive!r} is not defined (allowed: {known})")
         return self
+
+
+def check_generated(shares: Mapping[str, float], sources: Iterable[str]) -> None:
+    """Raise ValueError if texts made by rule leave no room for others, or have the name of a source in an archive."""
+    if sum(shares.values()) >= 1:
+        raise ValueError(f"generated = {dict(shares)}: the shares of the text must add up to less than 1")
+    if twice := sorted(shares.keys() & set(sources)):
+        raise ValueError(f"generated.{twice[0]}: a source has that name already, choose another")
 
 
 class StreamSource(Strict):
@@ -108,6 +147,11 @@ class StreamConfig(TokenizeSettings):
     @property
     def uses_hub(self) -> bool:
         return any(source.hub for source in self.sources.values())
+
+    @property
+    def texts(self) -> Mapping[str, StreamSource]:
+        """All sources by name."""
+        return self.sources
 
     def budget(self, name: str) -> float:
         """Training tokens that a source has to give: its weight's share of `tokens`."""

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 
 from smallinit.data import bpe
 from smallinit.data.checksum import sha256
-from smallinit.data.config import Source, StreamConfig, StreamSource, TokenizeConfig
+from smallinit.data.config import Generated, Source, StreamConfig, StreamSource, TokenizeConfig
 from smallinit.data.documents import FATES, Document, Split, read_documents, split_documents
+from smallinit.data.passages import find_passages
 from smallinit.data.sources import CorpusError
 from smallinit.files import write_csv, write_json
 from smallinit.progress import Progress
@@ -60,6 +61,8 @@ def write_corpus(
     reserved = pd.DataFrame([(d.source, d.key) for d in split.reserved], columns=["source", "key"])
     lengths = length_histogram(pd.concat(tables.values()))
     write_artifacts(artifacts, config, manifest, tables["heldout"], lengths, reserved.drop_duplicates())
+    quoted = find_passages(split.heldout, tables["heldout"], tokenizer, config)
+    write_json(artifacts / "passages.json", quoted)
     return manifest
 
 
@@ -97,7 +100,7 @@ def write_artifacts(
     """Write what goes to git: the manifest, the places of held-out documents, lengths, keys of reserved documents."""
     write_json(folder / "manifest.json", manifest)
     heldout = heldout.rename_axis("document").reset_index()
-    languages = {name: source.language for name, source in config.sources.items()}
+    languages = {name: source.language for name, source in config.texts.items()}
     heldout.insert(2, "language", heldout["source"].map(languages))
     write_csv(folder / "heldout_documents.csv", heldout)
     write_csv(folder / "lengths.csv", lengths)
@@ -144,7 +147,7 @@ def make_manifest(
         sums = {part: table.reindex(names, fill_value=0).sum() for part, table in sizes.items()}
         return {part: {size: int(row[size]) for size in SIZES} for part, row in sums.items()}
 
-    known: Mapping[str, Source | StreamSource] = config.sources
+    known: Mapping[str, Source | Generated | StreamSource] = config.texts
     sources = []
     for name, source in sorted(known.items()):
         entry: dict[str, Any] = {"source": name, "language": source.language, "licence": source.licence}
@@ -154,7 +157,7 @@ def make_manifest(
         own = [name for name, source in known.items() if source.language == language]
         languages.append({"language": language} | total(own))
     settings = config.model_dump(include={"corpus", "vocab_size", "seed", "heldout_share"})
-    return settings | total(list(config.sources)) | {"languages": languages, "sources": sources}
+    return settings | total(list(known)) | {"languages": languages, "sources": sources}
 
 
 def length_histogram(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from smallinit import paths
+from smallinit.analysis.config import AnalysisConfig
+from smallinit.analysis.statistics import bootstrap_ratio
 from smallinit.batches import take, windows
 from smallinit.config import RunConfig
 from smallinit.evaluation.config import EvaluateConfig
@@ -74,28 +76,29 @@ def document_losses(losses: np.ndarray, documents: pd.DataFrame) -> pd.DataFrame
     return whole
 
 
-def bits_per_byte(documents: pd.DataFrame) -> float:
-    """Sum of losses in bits over the documents' bytes: comparable between tokenizers."""
-    return float(documents["loss_sum"].sum() / math.log(2) / documents["bytes"].sum())
+def summarize(documents: pd.DataFrame, config: AnalysisConfig) -> dict[str, Any]:
+    """Size, loss (nats per token) and bits per byte of a set of documents, the last two with bootstrap intervals.
+
+    Bits per byte compare between tokenizers, losses per token do not. Intervals are over documents, as `config` says;
+    they are None for a single document, which has none.
+    """
+    sums = documents["loss_sum"].to_numpy()
+    summary: dict[str, Any] = {"documents": len(documents), "tokens": int(documents["tokens"].sum())}
+    for name, unit, scale in (("loss", "tokens", 1.0), ("bits_per_byte", "bytes", math.log(2))):
+        units = documents[unit].to_numpy() * scale
+        summary[name] = float(sums.sum() / units.sum())
+        interval = bootstrap_ratio(sums, units, "documents", config) if len(documents) > 1 else None
+        summary[f"{name}_low"], summary[f"{name}_high"] = (interval.low, interval.high) if interval else (None, None)
+    return summary
 
 
-def summarize(documents: pd.DataFrame) -> dict[str, Any]:
-    """Size, loss (nats per token) and bits per byte of a set of documents."""
-    return {
-        "documents": len(documents),
-        "tokens": int(documents["tokens"].sum()),
-        "loss": float(documents["loss_sum"].sum() / documents["tokens"].sum()),
-        "bits_per_byte": bits_per_byte(documents),
-    }
-
-
-def report(losses: np.ndarray, documents: pd.DataFrame) -> dict[str, Any]:
+def report(losses: np.ndarray, documents: pd.DataFrame, config: AnalysisConfig) -> dict[str, Any]:
     """All held-out numbers of one run: over all tokens, over whole documents, by language and by source."""
     return {
         "diverged": False,
         "tokens": len(losses),
         "loss": float(losses.mean(dtype=np.float64)),
-        "documents": summarize(documents),
-        "language": {str(name): summarize(group) for name, group in documents.groupby("language")},
-        "source": {str(name): summarize(group) for name, group in documents.groupby("source")},
+        "documents": summarize(documents, config),
+        "language": {str(name): summarize(group, config) for name, group in documents.groupby("language")},
+        "source": {str(name): summarize(group, config) for name, group in documents.groupby("source")},
     }

@@ -24,19 +24,21 @@ def save(
     documents: pd.DataFrame,
     tokens: np.ndarray,
     heads: pd.DataFrame,
+    maps: np.ndarray,
     routers: pd.DataFrame | None = None,
 ) -> None:
     """Write the measures of one run: metrics, losses by document, single token losses (float16, nats), attention.
 
-    `routers` is for mixtures of experts only: a dense run has no `router.csv`.
+    `maps` are those of `attention.maps`. `routers` is for mixtures of experts only: a dense run has no `router.csv`.
     """
     write_json(folder(run) / "metrics.json", {"run": run, **metrics})
     write_csv(folder(run) / "documents.csv", documents.reindex(columns=DOCUMENT_COLUMNS))
     write_csv(folder(run) / "attention.csv", heads)
     if routers is not None:
         write_csv(folder(run) / "router.csv", routers)
-    with replacing(folder(run) / "token_losses.npy") as temporary, temporary.open("wb") as handle:
-        np.save(handle, tokens.astype(np.float16))
+    for name, array in (("token_losses", tokens), ("attention_maps", maps)):
+        with replacing(folder(run) / f"{name}.npy") as temporary, temporary.open("wb") as handle:
+            np.save(handle, array.astype(np.float16))
 
 
 def save_diverged(run: str, experts: bool = False) -> None:
@@ -50,4 +52,4 @@ def save_diverged(run: str, experts: bool = False) -> None:
         "source": {},
     }
     heads, routers = (pd.DataFrame(columns=module.COLUMNS) for module in (attention, router))
-    save(run, metrics, pd.DataFrame(), np.zeros(0), heads, routers if experts else None)
+    save(run, metrics, pd.DataFrame(), np.zeros(0), heads, np.zeros(0), routers if experts else None)

@@ -1,5 +1,6 @@
-"""Figures and the table of the corpus, from its small artifacts: manifest.json and lengths.csv."""
+"""Figures and tables of the corpus, from its small artifacts: manifest.json and lengths.csv."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,9 +11,26 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from smallinit.plots.style import BLUE, LANGUAGE_COLORS, LANGUAGE_NAMES
+from smallinit.data.arithmetic import LEVELS, train_documents
+from smallinit.data.config import Generated
+from smallinit.plots.style import BLUE, LANGUAGE_COLORS, LANGUAGE_NAMES, markdown
 
 Manifest = dict[str, Any]
+
+
+def problem_table(generated: Mapping[str, Generated], seed: int) -> str:
+    """The first training problem of each level, one column a generator, as a Markdown table; or that there is none."""
+    if not generated:
+        return "This corpus has no texts made by rule: none are named under `generated` in its entry in `corpora`."
+    table = pd.DataFrame({"level": LEVELS})
+    for name, generator in generated.items():
+        first: dict[int, str] = {}
+        for problem in train_documents(generator.language, seed):
+            first.setdefault(problem.level, problem.text.replace("\n", "<br>"))
+            if len(first) == len(LEVELS):
+                break
+        table[name] = table["level"].map(first)
+    return markdown(table)
 
 
 def source_table(manifest: Manifest) -> pd.DataFrame:

@@ -28,6 +28,25 @@ def run_overview(curve: pd.DataFrame, heldout: pd.DataFrame, run: RunConfig) -> 
     return figure
 
 
+def measures_overview(matrices: pd.DataFrame, blocks: pd.DataFrame, run: RunConfig) -> Figure:
+    """What was measured beside the loss, a line a matrix or norm: stable rank, hidden RMS, residual flow."""
+    figure, panels = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    color = gamma_color(run.gamma)
+    drawn = [
+        (panels[0], matrices, "name", "stable_rank_ratio", "stable rank / Gaussian"),
+        (panels[1], blocks, ["layer", "part"], "hidden_rms", "RMS of the hidden state"),
+        (panels[2], blocks.dropna(subset=["flow"]), ["layer", "part"], "flow", "update / identity path"),
+    ]
+    for axes, table, key, column, label in drawn:
+        for _, line in table.groupby(key):
+            axes.plot(line["tokens"] + run.train.batch_tokens / 2, line[column], color=color, alpha=0.4, lw=1)
+        axes.set(xlabel="training tokens", ylabel=label, xscale="log", yscale="log")
+    panels[0].set_title(f"{run.run}: matrices")
+    panels[1].set_title("residual stream, at each norm (left end: step 0)")
+    panels[2].set_title("residual flow, by layer and part")
+    return figure
+
+
 def token_loss_histogram(losses: np.ndarray, run: RunConfig) -> Figure:
     """Distribution of held-out token losses, with their mean and median. losses: (n,) nats."""
     figure, axes = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
