@@ -61,6 +61,16 @@ train:
   measure_windows: 2
 tracking: {save_seconds: 30.0, dvclive: false, tensorboard: false}
 evaluate: {tokens: 512, slice_tokens: 64, attention_windows: 3, micro_batch: 4, threads: 1}
+benchmarks:
+  {ask: [], items: 4, generate: {tasks: [], max_tokens: 8}, micro_batch: 4, threads: 1, tasks: {},
+   arithmetic: {languages: [en], seed: 0, per_level: 1}}
+anchor:
+  {gammas: [0.5, 1.0], seeds: 2, d_model: 16, d_ff: 32, n_layers: 1,
+   embedding_mlp: {steps: 20, batch: 32, learning_rate: 2.0e-3, weight_decay: 0.01},
+   decoder: {steps: 20, batch: 32, learning_rate: 1.0e-3, weight_decay: 0.01}}
+composite:
+  {gammas: [0.5, 1.0], depths: [1], seeds: 2, d_model: 16, d_ff: 32, length: 3,
+   learn: {steps: 20, batch: 32, learning_rate: 1.0e-3, weight_decay: 0.01}}
 analysis: {bootstrap_samples: 200, confidence: 0.95, seed: 0, difficulty_bins: 10}
 theory:
   {widths: [32, 64, 128], gammas: [0.5, 0.75, 1.0, 1.25], seeds: 2, tokens: 32,

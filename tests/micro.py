@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_archives
+import fake_benchmarks
 from ruamel.yaml import YAML
 
 from smallinit.pipeline import merged
@@ -35,6 +36,15 @@ OVERLAY: dict[str, Any] = {
     },
     "tracking": {"dvclive": False},
     "evaluate": {"tokens": 4096, "slice_tokens": 1024, "attention_windows": 4},
+    "benchmarks": {"items": 4, "micro_batch": 16, "arithmetic": {"per_level": 1}, "generate": {"max_tokens": 8}},
+    "anchor": {
+        **{"gammas": [0.5, 1.0], "seeds": 2, "d_model": 16, "d_ff": 32, "n_layers": 1},
+        **{"embedding_mlp": {"steps": 20, "batch": 32}, "decoder": {"steps": 20, "batch": 32}},
+    },
+    "composite": {
+        **{"gammas": [0.5, 1.0], "seeds": 2, "d_model": 16, "d_ff": 32, "depths": [1]},
+        **{"learn": {"steps": 20, "batch": 32}},
+    },
     "analysis": {"bootstrap_samples": 100},
     "theory": {"widths": [32, 64, 128], "seeds": 2, "coordinate": {"widths": [32, 64], "steps": 2}},
     "tokenize": {"vocab_size": 512, "heldout_share": 0.1},
@@ -138,7 +148,9 @@ def create(folder: Path) -> Project:
     params = root / "params.yaml"
     yaml = YAML(typ="safe", pure=True)
     content = merged(yaml.load(params), OVERLAY)
-    content["archives"], content["sources"] = fake["archives"], fake["sources"]
+    asked = fake_benchmarks.build(downloads)
+    content["archives"], content["sources"] = fake["archives"] | asked["archives"], fake["sources"]
+    content["benchmarks"] |= {"tasks": asked["tasks"], "ask": sorted(asked["tasks"])}
     made = {"arithmetic_en": 0.05, "arithmetic_zh": 0.05}
     content["corpora"] = {"default": {"sources": sorted(fake["sources"]), "generated": made}}
     with params.open("w") as handle:

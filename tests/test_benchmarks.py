@@ -28,7 +28,7 @@ from smallinit.evaluation.scoring import Scorer
 from smallinit.init import initialize
 from smallinit.model import Decoder
 
-INTERVALS = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0)
+INTERVALS = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
 NOTHING = Generate(tasks=[], max_tokens=8)
 CORPUS = {"corpus": "fake", "sources": [{"source": "xinhua"}, {"source": "wiki"}]}
 RESERVED = pd.DataFrame({"source": ["xinhua", "xinhua", "wiki"], "key": ["doc_000003", "doc_000100", "doc_000004"]})
@@ -528,7 +528,7 @@ def test_files_of_items_that_are_damaged_missing_or_others_are_errors(project: P
 # ------------------------------------------------------------------------------------------------------ configuration
 def params(**changes: Any) -> BenchmarksParams:
     values = {
-        **{"items": 4, "micro_batch": 4, "threads": 1, "tasks": fake_benchmarks.tasks()},
+        **{"ask": list(fake_benchmarks.tasks()), "items": 4, "micro_batch": 4, "threads": 1, "tasks": fake_benchmarks.tasks()},
         "generate": {"tasks": ["gsm8k"], "max_tokens": 8},
         "arithmetic": {"languages": ["en"], "seed": 0, "per_level": 1},
     }

@@ -20,7 +20,7 @@ from smallinit.measures import MATRICES
 from smallinit.plots import condensation as draw
 from smallinit.plots import similarity as film
 
-CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0)
+CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
 STEPS = np.array([0, 1, 4, 16, 64, 100])
 EARLY = STEPS <= 25
 KINDS = ["query", "key", "value", "attention_out", "ffn_up", "ffn_down", "embedding", "head"]

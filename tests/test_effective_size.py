@@ -14,7 +14,7 @@ from smallinit.analysis.ladder import Arms
 from smallinit.analysis.statistics import Interval, over_seeds
 from smallinit.plots import effective_size as draw
 
-CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0)
+CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
 SIZES = {"s": 0.7e6, "m": 1.2e6, "l": 2.0e6, "xl": 3.5e6}
 
 

@@ -12,7 +12,7 @@ import torch
 from conftest import VOCABULARY, run_config
 from torch import Tensor, nn
 
-from smallinit import launch, params, paths, train
+from smallinit import launch, params, paths, resolve, train
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.batches import Tokens
 from smallinit.config import RunConfig
@@ -23,7 +23,7 @@ from smallinit.model import Attention, Decoder
 from smallinit.moe import MixtureOfExperts, balance_loss, expert_load, router_entropy
 
 SETTINGS = EvaluateConfig(tokens=10**9, slice_tokens=64, attention_windows=3, micro_batch=4, threads=1)
-INTERVALS = AnalysisConfig(bootstrap_samples=2000, confidence=0.95, seed=0)
+INTERVALS = AnalysisConfig(bootstrap_samples=2000, confidence=0.95, seed=0, difficulty_bins=10)
 MOE = {"n_experts": 4, "top_k": 2, "balance_coef": 0.01, "z_coef": 0.001}
 TEXT = np.random.default_rng(0).integers(0, VOCABULARY, 16 * 13 + 5).astype(np.uint16)  # 13 whole windows of 16
 
@@ -244,7 +244,7 @@ TRACKED = params.load(Path(__file__).parents[1] / "params.yaml")
 
 def tiny(variant: str) -> RunConfig:
     """A variant of the tracked params.yaml at the size of the tests."""
-    real, small = params.resolve_run(TRACKED, f"{next(iter(TRACKED.sizes))}-1.0-{variant}").model_dump(), run_config()
+    real, small = resolve.run(TRACKED, f"{next(iter(TRACKED.sizes))}-1.0-{variant}").model_dump(), run_config()
     sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "seq_len")
     real["model"] |= {name: getattr(small.model, name) for name in sizes}
     real["model"]["n_kv_heads"] = min(real["model"]["n_kv_heads"], small.model.n_heads)
@@ -265,7 +265,8 @@ def test_every_variant_is_saved_loaded_bitwise_and_evaluated(project: Path, vari
     assert losses.mean() == pytest.approx(outcome.heldout["loss"].iloc[-1], rel=1e-5)  # the loss that training saw
     table = heldout.document_losses(losses, documents((1, 40), (40, 209)))
     heads, load = (module.measure(model, tokens.heldout, SETTINGS) for module in (attention, router))
-    save.save(run.run, heldout.report(losses, table, INTERVALS), table, losses[:64], heads, load)
+    maps = attention.maps(model, tokens.heldout, SETTINGS)
+    save.save(run.run, heldout.report(losses, table, INTERVALS), table, losses[:64], heads, maps, load)
     written = pd.read_csv(paths.RESULTS / "evaluate" / run.run / "attention.csv")
     assert written["sink"].between(0, 1).all() and written["gate"].isna().all() == (run.model.gate == "none")
     assert (paths.RESULTS / "evaluate" / run.run / "router.csv").exists() == (run.model.moe is not None)
@@ -281,7 +282,8 @@ def test_what_is_saved_comes_back(project: Path) -> None:
     table = heldout.document_losses(losses, documents((1, 40), (40, 209)))
     model = decoder(moe=MOE)
     heads, load = attention.measure(model, TEXT, SETTINGS), routers(model)
-    save.save("t", heldout.report(losses, table, INTERVALS), table, losses[:64], heads, load)
+    maps = attention.maps(model, TEXT, SETTINGS)
+    save.save("t", heldout.report(losses, table, INTERVALS), table, losses[:64], heads, maps, load)
     folder = paths.RESULTS / "evaluate" / "t"
     assert json.loads((folder / "metrics.json").read_text())["run"] == "t"
     assert pd.read_csv(folder / "documents.csv")["loss_sum"].tolist() == pytest.approx(
@@ -291,6 +293,7 @@ def test_what_is_saved_comes_back(project: Path) -> None:
     pd.testing.assert_frame_equal(pd.read_csv(folder / "router.csv"), load, check_dtype=False, rtol=1e-5)
     kept = np.load(folder / "token_losses.npy")
     assert kept.dtype == np.float16 and np.allclose(kept, losses[:64], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(np.load(folder / "attention_maps.npy"), maps, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("experts", [False, True])

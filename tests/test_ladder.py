@@ -3,12 +3,13 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import Arm, made_up_results
 
 from smallinit import measures, paths, plan
-from smallinit.analysis import collect, ladder, summary
+from smallinit.analysis import collect, ladder
 from smallinit.analysis.collect import Results
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
@@ -16,7 +17,7 @@ from smallinit.evaluation import save
 from smallinit.files import write_csv, write_json
 from smallinit.plots import ladder as draw
 
-CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0)
+CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
 LOSSES: dict[Arm, float | None] = {
     **{
         ("m", 0.5, "standard"): 4.5,
@@ -148,12 +149,6 @@ def test_the_curves_say_whether_who_leads_early_leads_at_the_end() -> None:
     assert "no variant has both" in draw.curves_message(made_up_results({("s", 0.5, "both"): 4.0}), "s")
 
 
-def test_the_scope_names_what_diverged() -> None:
-    text = summary.scope(arms().results)
-    assert "8 models of 1.00 to 2.00 million parameters" in text and "Diverged: s-1.0-standard." in text
-    assert "With one seed there is no estimate" in text and "2 sizes do not support a fit" in text
-
-
 # -------------------------------------------------------------------------------------------------------------- collect
 def write_run(name: str, diverged: bool = False) -> None:
     """Artifacts of one run, as the stages train and evaluate leave them."""
@@ -174,7 +169,7 @@ def write_run(name: str, diverged: bool = False) -> None:
     heads = pd.DataFrame(
         [[0, 0, 0, 0.1, None, None]], columns=["window", "layer", "head", "sink", "gate", "gate_below_0.1"]
     )
-    save.save(name, metrics, documents, documents["loss_sum"].to_numpy(), heads)
+    save.save(name, metrics, documents, documents["loss_sum"].to_numpy(), heads, np.zeros(0))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from smallinit import config, init, params
+from smallinit import config, init, params, resolve
 from smallinit.config import ModelConfig, RunConfig
 from smallinit.init import GammaRule, audit, initialize
 from smallinit.model import Decoder
@@ -23,7 +23,7 @@ def resolved(size: str, gamma: float, variant: str) -> RunConfig:
     """A run of the tracked params.yaml, whether or not `runs` names it; any learning rate will do."""
     rates = [params.PeakRate(gamma=gamma, peak_lr=1e-3)]
     with_rate = TRACKED.model_copy(update={"train": TRACKED.train.model_copy(update={"peak_lrs": rates})})
-    return params.resolve_run(with_rate, f"{size}-{gamma}-{variant}")
+    return resolve.run(with_rate, f"{size}-{gamma}-{variant}")
 
 
 def started(run: RunConfig, model: ModelConfig) -> tuple[Decoder, list[init.Start]]:

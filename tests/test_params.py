@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from smallinit import config, params, paths, plan
+from smallinit import config, params, paths, plan, resolve
 from smallinit.config import ConfigError
+from smallinit.theory.formulas import matched_eps
 
 
 def step(place: Any, part: str) -> Any:
@@ -45,20 +46,20 @@ def write(changes: dict[str, str | None]) -> None:
 
 def resolved(changes: dict[str, str | None]) -> dict[str, Any]:
     write(changes)
-    return {name: value.model_dump(mode="json") for name, value in params.resolve(params.load()).items()}
+    return {name: value.model_dump(mode="json") for name, value in resolve.plan(params.load()).items()}
 
 
 def message(changes: dict[str, str | None]) -> str:
     """The error that these changes lead to on the way to the plan."""
     write(changes)
     with pytest.raises(ConfigError) as raised:
-        params.resolve(params.load())
+        resolve.plan(params.load())
     return str(raised.value)
 
 
 def test_the_tracked_params_yaml_fits_its_schema_and_resolves() -> None:
     chosen = params.load(Path(__file__).parents[1] / "params.yaml")
-    assert {f"runs/{name}" for name in chosen.runs} < params.resolve(chosen).keys()
+    assert {f"runs/{name}" for name in chosen.runs} < resolve.plan(chosen).keys()
 
 
 # ------------------------------------------------------------------------------------------- values keep type and value
@@ -301,7 +302,7 @@ def test_float16_is_refused_with_its_reason(project: Path) -> None:
 def test_processes_that_do_not_divide_the_micro_batches_are_refused(project: Path) -> None:
     assert "train.processes = 3 must divide the micro batches of a step" in message({"train.processes": "3"})
     write({"train.processes": "2"})
-    assert params.resolve_run(params.load(), "s-1.0-both").train.processes == 2
+    assert resolve.run(params.load(), "s-1.0-both").train.processes == 2
 
 
 @pytest.mark.parametrize("place", ["init", "variants.both"])
@@ -364,7 +365,7 @@ def test_a_run_whose_name_has_another_form_is_refused_with_an_example(project: P
 
 def test_a_seed_in_the_name_is_the_runs_and_changes_nothing_else(project: Path) -> None:
     write({"runs": "[s-1.0-both, s-1.0-both-seed12]", "snapshots": "[s-1.0-both-seed12]"})
-    plain, seeded = (params.resolve_run(params.load(), name) for name in ("s-1.0-both", "s-1.0-both-seed12"))
+    plain, seeded = (resolve.run(params.load(), name) for name in ("s-1.0-both", "s-1.0-both-seed12"))
     assert (plain.seed, seeded.seed, plain.train.snapshots, seeded.train.snapshots) == (0, 12, False, True)
     own = {"run": plain.run, "seed": 0, "train": plain.train}
     assert seeded.model_copy(update=own) == plain and seeded.variant == "both"
@@ -443,7 +444,7 @@ def test_writing_the_plan_again_removes_runs_that_are_gone(project: Path) -> Non
 
 
 def test_every_value_of_a_size_variant_and_arm_ends_in_its_run(project: Path) -> None:
-    run = params.resolve_run(params.load(), "m-0.5-both")
+    run = resolve.run(params.load(), "m-0.5-both")
     assert (run.model.d_model, run.model.n_heads, run.model.d_ff, run.d_ref) == (24, 3, 64, 1024)
     assert (run.model.vocab_size, run.model.seq_len, run.model.norm_eps, run.model.gate) == (
         300,
@@ -520,7 +521,9 @@ def test_a_variant_may_choose_the_default_where_the_others_do_not(
 
 def test_key_and_value_heads_are_the_variants_else_the_sizes_else_as_many_as_heads(project: Path) -> None:
     def heads(**changes: str) -> list[int]:
-        runs = resolved({"runs": "[s-1.0-standard, s-1.0-both]"} | {key.replace("__", "."): value for key, value in changes.items()})
+        runs = resolved(
+            {"runs": "[s-1.0-standard, s-1.0-both]"} | {key.replace("__", "."): value for key, value in changes.items()}
+        )
         return [runs[f"runs/s-1.0-{variant}"]["model"]["n_kv_heads"] for variant in ("standard", "both")]
 
     assert heads() == [2, 2]
@@ -558,23 +561,23 @@ def test_tracking_is_in_the_plan_and_no_stage_depends_on_it(project: Path) -> No
 # -------------------------------------------------------------------------------------------------------------- matched
 @given(d=st.integers(8, 4096), d_ref=st.integers(8, 4096), gamma=st.floats(0, 2), reference=st.floats(1e-12, 1e-3))
 def test_matched_eps_attenuates_as_at_the_papers_width(d: int, d_ref: int, gamma: float, reference: float) -> None:
-    here = (1 + params.matched_eps(reference, d_ref, d, gamma) * d ** (2 * gamma)) ** -0.5
+    here = (1 + matched_eps(reference, d_ref, d, gamma) * d ** (2 * gamma)) ** -0.5
     there = (1 + reference * d_ref ** (2 * gamma)) ** -0.5
     assert here == pytest.approx(there, rel=1e-9)
 
 
 def test_matched_eps_has_the_value_of_the_design(project: Path) -> None:
-    assert params.matched_eps(1e-5, 768, 64, 1.0) == pytest.approx(1.44e-3)
-    assert params.matched_eps(1e-5, 768, 64, 0.5) == pytest.approx(1.2e-4)
-    assert params.resolve_run(params.load(), "s-1.0-standard").model.norm_eps == pytest.approx(1e-5 * 48**2)
+    assert matched_eps(1e-5, 768, 64, 1.0) == pytest.approx(1.44e-3)
+    assert matched_eps(1e-5, 768, 64, 0.5) == pytest.approx(1.2e-4)
+    assert resolve.run(params.load(), "s-1.0-standard").model.norm_eps == pytest.approx(1e-5 * 48**2)
 
 
 def test_a_peak_rate_for_one_size_goes_before_the_one_for_all() -> None:
     rates = [params.PeakRate(gamma=1.0, peak_lr=4e-3), params.PeakRate(gamma=1.0, size="m", peak_lr=2e-3)]
-    assert [params.peak_lr(rates, size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
-    assert [params.peak_lr(rates[::-1], size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
+    assert [resolve.peak_lr(rates, size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
+    assert [resolve.peak_lr(rates[::-1], size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
     with pytest.raises(ConfigError, match=r"train\.peak_lrs has no entry for gamma = 1\.0 at size 's'"):
-        params.peak_lr(rates[1:], "s", 1.0)
+        resolve.peak_lr(rates[1:], "s", 1.0)
 
 
 def test_a_peak_rate_for_an_unknown_size_is_named(project: Path) -> None:

@@ -6,10 +6,14 @@ from pathlib import Path
 import micro
 import nbformat
 import pytest
+from ruamel.yaml import YAML
 
 RUNS = [f"{size}-{gamma}-both" for size in ("xs", "s") for gamma in ("0.5", "1.0")]
 NOTEBOOKS = sorted(path.stem for path in (micro.REPOSITORY / "notebooks").glob("*.ipynb"))
-DRAWING = {"corpus", "ladder", "theory", "summary"}
+STAGES = YAML(typ="safe", pure=True).load(micro.REPOSITORY / "dvc.yaml")["stages"]
+DRAWING = {name for name, stage in STAGES.items() if stage.get("meta", {}).get("redraw")}
+COMPARING = {name for name in DRAWING if "results/train" in STAGES[name]["deps"]}
+OF_A_RUN = ("train", "evaluate", "benchmark")
 
 
 @pytest.fixture
@@ -81,21 +85,20 @@ def test_a_changed_size_reruns_that_size(project: micro.Project) -> None:
     certain = set(re.findall(r"^would run: (\S+)", out, re.MULTILINE))
     possible = set(re.findall(r"^would run if what it reads changes: (\S+)", out, re.MULTILINE))
     own = {run for run in RUNS if run.startswith("s-")}
-    assert certain == {f"{stage}@{run}" for stage in ("train", "evaluate") for run in own} | {"ladder", "summary"}
-    assert possible <= {"ladder", "summary"}
+    assert certain == {f"{stage}@{run}" for stage in OF_A_RUN for run in own} | COMPARING
+    assert possible <= COMPARING
 
 
 def test_a_changed_gamma_reruns_that_gamma(project: micro.Project) -> None:
-    """One gamma of the grid becomes another: its runs are new, those of the other gamma stay."""
+    """One gamma becomes another: its runs are new, those of the other gamma stay."""
     project.set_params(
-        ladder={"gammas": [0.5, 0.9]},
+        runs=[run.replace("-1.0-", "-0.9-") for run in RUNS],
+        snapshots=[],
         train={"peak_lrs": [{"gamma": 0.5, "peak_lr": 8e-3}, {"gamma": 0.9, "peak_lr": 4e-3}]},
     )
     new = {f"{size}-0.9-both" for size in ("xs", "s")}
-    assert project.would_run() == {f"{stage}@{run}" for stage in ("train", "evaluate") for run in new} | {
-        "ladder",
-        "summary",
-    }
+    kept = {f"{stage}@s-0.5-both" for stage in OF_A_RUN}  # which has no snapshots any more
+    assert project.would_run() == {f"{stage}@{run}" for stage in OF_A_RUN for run in new} | kept | COMPARING
 
 
 def test_plain_dvc_agrees_with_the_plan(project: micro.Project) -> None:
@@ -104,7 +107,7 @@ def test_plain_dvc_agrees_with_the_plan(project: micro.Project) -> None:
     project.dvc("repro", "--single-item", "plan")
     planned = set(re.findall(r"Running stage '(\S+)'", project.dvc("repro", "--dry").stdout))
     own = {run for run in RUNS if run.startswith("s-")}
-    assert planned == {f"{stage}@{run}" for stage in ("train", "evaluate") for run in own} | {"ladder", "summary"}
+    assert planned == {f"{stage}@{run}" for stage in OF_A_RUN for run in own} | COMPARING
 
 
 def test_clone_is_clean_and_plans_missing_data_only(built: micro.Project, tmp_path: Path) -> None:

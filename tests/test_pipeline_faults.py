@@ -178,7 +178,7 @@ def test_interrupted_run_continues(project: micro.Project) -> None:
 
 def test_profile_leaves_tracked_results_alone(project: micro.Project) -> None:
     """A profile works in a folder of its own."""
-    (project.root / "profiles" / "tiny.yaml").write_text("runs: [xs-0.5-both]\nsnapshots: []\nsizes: {xs: {tokens: 2048}}\n")
+    (project.root / "profiles" / "tiny.yaml").write_text("runs: [xs-0.5-both]\nsnapshots: []\n")
     before = project.files("results", "figures")
     started = time.monotonic()
     project.smallinit("repro", "corpus", "--profile", "tiny")

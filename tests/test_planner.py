@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from conftest import run_config
 
-from smallinit import kernels, model, params, paths, planner
+from smallinit import kernels, model, params, paths, planner, resolve
 from smallinit.config import ConfigError, ModelConfig, RunConfig
 from smallinit.model import Decoder
 from smallinit.planner import Layout, Machine
@@ -28,7 +28,7 @@ H100 = Machine(gpus=8, rate=989e12, capacity=80e9, mfu=0.4)
 
 
 def paper(size: str, variant: str) -> RunConfig:
-    return params.resolve_run(PAPER, f"{size}-1.0-{variant}")
+    return resolve.run(PAPER, f"{size}-1.0-{variant}")
 
 
 def built(config: ModelConfig) -> dict[str, int]:
@@ -276,7 +276,7 @@ def test_hours_on_the_processor_follow_from_the_benchmark(repository: None, tmp_
 
 
 def test_the_profile_is_the_papers_grid_and_pins_its_corpora() -> None:
-    plan = params.resolve(PAPER)
+    plan = resolve.plan(PAPER)
     shapes = {run.size: (run.model.n_layers, run.model.d_model) for run, _ in RUNS}
     assert shapes == {"0.1B": (12, 768), "0.4B": (24, 1024), "0.7B": (24, 1536), "1.5B": (24, 2048)}
     tokenize: Any = plan["tokenize"]

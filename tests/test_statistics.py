@@ -8,7 +8,7 @@ from smallinit.analysis import statistics
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.statistics import Interval
 
-CONFIG = AnalysisConfig(bootstrap_samples=300, confidence=0.95, seed=0)
+CONFIG = AnalysisConfig(bootstrap_samples=300, confidence=0.95, seed=0, difficulty_bins=10)
 
 
 def documents(difference: float, seed: int, noise: float = 0.05, count: int = 80) -> pd.DataFrame:

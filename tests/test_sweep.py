@@ -14,7 +14,7 @@ from smallinit.analysis.statistics import Interval
 from smallinit.analysis.sweep import Optimum
 from smallinit.plots import sweep as draw
 
-CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0)
+CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
 PARAMETERS = {"s": 1e6, "m": 2e6}
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from training import moe, place, same, watch
 
-from smallinit import checkpoint, launch, machine, params, paths, planner, train
+from smallinit import checkpoint, launch, machine, params, paths, planner, resolve, train
 from smallinit.batches import Batches, Tokens
 from smallinit.config import RunConfig
 from smallinit.init import initialize
@@ -453,7 +453,7 @@ def test_a_compiled_run_has_the_gradients_and_losses_of_one_that_is_not(project:
 def test_the_papers_smallest_model_takes_real_steps_on_a_processor(project: Path) -> None:
     """0.1B of the profile `paper`, as it is but for short batches: the code path that waits for GPUs."""
     chosen = params.load(micro.REPOSITORY / "params.yaml", profile="paper")
-    run = params.resolve_run(chosen, "0.1B", 1.0, "both")
+    run = resolve.run(chosen, "0.1B-1.0-both")
     short = {"device": "cpu", "processes": 1, "batch_tokens": 128, "micro_batch": 1, "tokens": 4 * 128}
     train_config = run.train.model_copy(update={**short, "eval_tokens": 128, "peak_lr": 1e-4, "compile": False})
     model_config = run.model.model_copy(update={"seq_len": 128})

@@ -13,6 +13,7 @@ TOOLS = {
     "bench": ("smallinit.bench.command", "training speed: ours beside other trainers, and how it scales"),
     "estimate": ("smallinit.planner", "parameters, FLOPs, memory and days of runs on a machine that you describe"),
     "export": ("smallinit.export", "a trained run as a Hugging Face folder"),
+    "harness": ("smallinit.harness.command", "any task of EleutherAI's lm-eval on a trained run"),
 }
 
 

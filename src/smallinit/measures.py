@@ -112,7 +112,10 @@ class Step:
 def measure_matrices(
     model: nn.Module, kinds: Mapping[str, str], moved: Mapping[str, tuple[float, float]]
 ) -> list[list[Any]]:
-    """One row a matrix: MATRICES from `name` on. `moved` is of `Step.close`, empty at step 0; every process must ask."""
+    """One row a matrix: MATRICES from `name` on. `moved` is what `Step.close` gives, empty at step 0.
+
+    Every process must ask.
+    """
     weight_norms, rows = norms(model), []
     for name, parameter in matrices(model).items():
         weight = whole(parameter.detach()).float()

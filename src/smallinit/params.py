@@ -1,8 +1,8 @@
-"""`params.yaml`: its schema, and the plan that the stages of the pipeline depend on.
+"""`params.yaml`: its schema.
 
 There is one way for a value into a stage: `params.yaml` -> strict types -> one resolved JSON file a stage or run under
-`results/plan` -> the notebook. DVC and papermill pass nothing but a run's name, so `1e-12` stays a number and `false` a
-boolean, and a run is stale exactly when its own resolved values change.
+`results/plan` (see `resolve.py`) -> the notebook. DVC and papermill pass nothing but a run's name, so `1e-12` stays a
+number and `false` a boolean, and a run is stale exactly when its own resolved values change.
 """
 
 import re
@@ -20,27 +20,22 @@ from smallinit.config import (
     InitConfig,
     Kind,
     MoEConfig,
-    RunConfig,
     Strict,
-    TrainConfig,
     TrainSettings,
     explain,
 )
 from smallinit.data.config import (
     Archive,
-    FetchConfig,
-    Generated,
     Generator,
     Source,
-    StreamConfig,
     StreamSource,
-    TokenizeConfig,
     TokenizeSettings,
     check_generated,
 )
+from smallinit.evaluation.benchmarks.config import BenchmarksParams
 from smallinit.evaluation.config import EvaluateConfig
-from smallinit.theory.config import TheoryConfig, TheoryPlan
-from smallinit.theory.formulas import matched_eps
+from smallinit.reasoning.config import AnchorConfig, CompositeConfig
+from smallinit.theory.config import TheoryConfig
 from smallinit.tracking import TrackingConfig
 
 
@@ -178,6 +173,9 @@ class Params(Strict):
     train: TrainParams
     tracking: TrackingConfig
     evaluate: EvaluateConfig
+    benchmarks: BenchmarksParams
+    anchor: AnchorConfig
+    composite: CompositeConfig
     analysis: AnalysisConfig
     theory: TheoryConfig
     tokenize: TokenizeParams
@@ -207,6 +205,7 @@ class Params(Strict):
             raise ValueError(f"tokenize.notebook = {self.tokenize.notebook!r}: corpus {self.corpus!r} needs {needed!r}")
         for name, source in self.sources.items():
             _known(f"sources.{name}.archive", [source.archive], self.archives)
+        self.benchmarks.split(self.archives)
         _known("train.peak_lrs (gamma)", [n.gamma for n in names], {rate.gamma: rate for rate in self.train.peak_lrs})
         _known("train.peak_lrs (size)", [rate.size for rate in self.train.peak_lrs if rate.size], self.sizes)
         _once("train.peak_lrs (gamma, size)", [(rate.gamma, rate.size) for rate in self.train.peak_lrs])
@@ -257,94 +256,3 @@ def merged(base: Any, overlay: Any) -> Any:
     if isinstance(base, dict) and isinstance(overlay, dict):
         return {**base, **{key: merged(base.get(key), value) for key, value in overlay.items()}}
     return overlay
-
-
-def peak_lr(rates: list[PeakRate], size: str, gamma: float) -> float:
-    """The rate for a run: an entry for its very size, else the one for its gamma at any size.
-
-    Raises:
-        ConfigError: there is neither.
-    """
-    for wanted in (size, None):
-        for rate in rates:
-            if (rate.gamma, rate.size) == (gamma, wanted):
-                return rate.peak_lr
-    raise ConfigError(f"train.peak_lrs has no entry for gamma = {gamma} at size {size!r}, nor one without a size")
-
-
-def resolve_run(params: Params, run: str) -> RunConfig:
-    """All values of one run, nothing implicit."""
-    size_name, gamma, variant_name, seed = RunName.parse(run)
-    size, variant, shared = params.sizes[size_name], params.variants[variant_name], params.train
-    eps = variant.norm_eps
-    if eps == "matched":
-        eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, gamma)
-    rate = peak_lr(shared.peak_lrs, size_name, gamma)
-    train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens, "peak_lr": rate}
-    train["snapshots"] = run in params.snapshots
-    model = (
-        params.model.model_dump(exclude={"reference_eps"})
-        | size.model_dump(exclude={"d_ref", "tokens"})
-        | {"vocab_size": params.tokenize.vocab_size, "norm_eps": eps, "gate": variant.gate}
-        | variant.given("norm", "mlp", "tied_head", "n_kv_heads", "moe")
-    )
-    model["n_kv_heads"] = model["n_kv_heads"] or size.n_heads
-    init = params.init.model_dump() | variant.given("overrides", "residual_scaling", "fixed_std")
-    return RunConfig.model_validate(
-        {
-            "run": run,
-            "size": size_name,
-            "gamma": gamma,
-            "variant": variant_name,
-            "seed": shared.seed if seed is None else seed,
-            "d_ref": size.d_ref,
-            "model": model,
-            "init": init,
-            "train": TrainConfig.model_validate(train),
-        }
-    )
-
-
-def resolve_corpus(params: Params) -> tuple[FetchConfig, TokenizeConfig | StreamConfig]:
-    """The chosen corpus: which archives, and which texts in them; or no archives, and which streams."""
-    corpus = params.corpora[params.corpus]
-    settings = {"corpus": params.corpus, **params.tokenize.model_dump(exclude={"notebook"})}
-    if corpus.mix:
-        assert corpus.tokens is not None  # as Corpus checks
-        streams = {name: params.streams[name] for name in corpus.mix}
-        return FetchConfig(archives={}), StreamConfig(sources=streams, mix=corpus.mix, tokens=corpus.tokens, **settings)
-    sources = {
-        name: params.sources[name].model_copy(update={"max_documents": corpus.max_documents.get(name)})
-        for name in corpus.sources
-    }
-    generated = {
-        name: Generated(share=share, **dict(params.generators[name])) for name, share in corpus.generated.items()
-    }
-    archives = {source.archive: params.archives[source.archive] for source in sources.values()}
-    tokenize = TokenizeConfig(sources=sources, generated=generated, archives=archives, **settings)
-    return FetchConfig(archives=archives), tokenize
-
-
-def resolve(params: Params) -> dict[str, Strict]:
-    """Every file of the plan: its path under `results/plan` (without .json) and its content.
-
-    Raises:
-        ConfigError: a run's values do not fit together; the message names the run and the key.
-    """
-    fetch, tokenize = resolve_corpus(params)
-    used = dict.fromkeys(RunName.parse(run).size for run in params.runs)
-    sizes = [(params.sizes[name].d_model, params.sizes[name].d_ref) for name in used]
-    plan: dict[str, Strict] = {
-        "fetch": fetch,
-        "tokenize": tokenize,
-        "evaluate": params.evaluate,
-        "analysis": params.analysis,
-        "theory": TheoryPlan(**dict(params.theory), sizes=sizes),
-        "tracking": params.tracking,
-    }
-    for run in params.runs:
-        try:
-            plan[f"runs/{run}"] = resolve_run(params, run)
-        except ValidationError as error:
-            raise ConfigError(explain(error, f"params.yaml, run {run}")) from None
-    return plan

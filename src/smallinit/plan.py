@@ -18,7 +18,7 @@ from pathlib import Path
 
 import nbformat
 
-from smallinit import params, paths
+from smallinit import params, paths, resolve
 from smallinit.analysis.config import RunList
 from smallinit.config import params_digest
 from smallinit.files import replacing, write_json
@@ -134,7 +134,7 @@ def write() -> list[str]:
         ConfigError: `params.yaml` does not fit its schema.
     """
     chosen = params.load()
-    content = params.resolve(chosen)
+    content = resolve.plan(chosen)
     shutil.rmtree(paths.PLAN, ignore_errors=True)
     for name, config in content.items():
         write_json(paths.PLAN / f"{name}.json", config.model_dump(mode="json"))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from smallinit import params, paths
+from smallinit import params, paths, resolve
 from smallinit.config import ConfigError, ModelConfig, RunConfig
 
 FLOAT32, BFLOAT16 = 4, 2  # bytes
@@ -204,7 +204,7 @@ def representatives(chosen: params.Params) -> list[tuple[RunConfig, int]]:
     for run in chosen.runs:
         name = params.RunName.parse(run)
         alike.setdefault((name.size, name.variant), []).append(run)
-    return [(params.resolve_run(chosen, names[0]), len(names)) for names in alike.values()]
+    return [(resolve.run(chosen, names[0]), len(names)) for names in alike.values()]
 
 
 def size_columns(run: RunConfig, count: int) -> dict[str, Any]:

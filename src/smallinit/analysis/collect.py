@@ -12,7 +12,6 @@ from smallinit.analysis.config import RunList
 from smallinit.config import RunConfig
 from smallinit.files import read_json
 
-
 # The tables of a run that are collected, and the stage that writes each.
 TABLES = {
     **{"curve": "train", "heldout": "train", "documents": "evaluate", "attention": "evaluate"},

@@ -11,6 +11,7 @@ class AnalysisConfig(Strict):
     bootstrap_samples: int = Field(ge=100)
     confidence: float = Field(gt=0.5, lt=1)
     seed: int = Field(ge=0)
+    difficulty_bins: int = Field(ge=10, le=20, description="bins of equal numbers of tokens, from easy to hard")
 
 
 class RunList(Strict):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from smallinit import machine, params, paths
+from smallinit import machine, params, paths, resolve
 from smallinit.batches import Tokens, windows
 from smallinit.bench.case import Shape
 from smallinit.config import RunConfig
@@ -23,7 +23,7 @@ def run_config(shape: Shape, tokens: Tokens, threads: int = 1) -> RunConfig:
         ConfigError: `params.yaml` cannot be used.
     """
     project = params.load()
-    values = params.resolve_run(project, project.runs[0]).model_dump()
+    values = resolve.run(project, project.runs[0]).model_dump()
     values["run"] = f"bench-d{shape.d_model}-L{shape.n_layers}-T{shape.seq_len}-V{shape.vocab_size}-B{shape.batch_size}"
     heads = shape.d_model // HEAD_DIM
     values["model"] |= shape.model_dump(exclude={"batch_size"})

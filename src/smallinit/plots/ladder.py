@@ -1,4 +1,4 @@
-"""Figures of the ladder: loss against size, the gain of small initialization, curves, attention sink and gate."""
+"""Figures of the ladder: loss against size, the gain of small initialization, curves."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -7,15 +7,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from smallinit.analysis.collect import Results
-from smallinit.plots.style import BLUE, GREEN, ORANGE, OTHER, PURPLE, gamma_color, headline
+from smallinit.analysis.ladder import BASE, SMALL, Arms
+from smallinit.plots.style import BLUE, gamma_color, headline
 
-VARIANT_NAMES = {
+VARIANT_NAMES = {  # the variants of the ladder, in the order of panels
     "standard": "standard\n(matched ε, no gate)",
     "eps": "ε = 1e-12",
     "gate": "gate\n(matched ε)",
     "both": "both\n(ε = 1e-12 and gate)",
 }
-VARIANT_COLORS = {"standard": OTHER, "eps": GREEN, "gate": ORANGE, "both": PURPLE}
+ASIDE = 1.06  # factor by which the marks of other seeds are moved to the right, beside the line's
 
 
 def variant_name(variant: str) -> str:
@@ -23,22 +24,53 @@ def variant_name(variant: str) -> str:
     return VARIANT_NAMES.get(variant, variant)
 
 
+def ladder_runs(results: Results) -> pd.DataFrame:
+    """Runs of the ladder's variants at both gammas, or all runs if there is none of them.
+
+    Adds `default`: whether a run has the first run's seed, which lines and comparisons are made of.
+    """
+    runs = results.runs.assign(default=results.runs["seed"] == results.runs["seed"].iloc[0])
+    chosen = runs[runs["variant"].isin(VARIANT_NAMES) & runs["gamma"].isin((BASE, SMALL))]
+    return runs if chosen.empty else chosen
+
+
+def variants_of(runs: pd.DataFrame) -> list[str]:
+    """Variants that there are, in the ladder's order."""
+    there = list(runs["variant"].unique())
+    return [variant for variant in VARIANT_NAMES if variant in there] or there
+
+
+def missing(arms: Arms) -> str:
+    """Which runs of the ladder are in no comparison, and what would bring them in; a sentence."""
+    wanted = [(size, gamma, variant) for size in arms.sizes() for gamma in (BASE, SMALL) for variant in VARIANT_NAMES]
+    names = ", ".join("-".join(map(str, arm)) for arm in wanted if arms.run(*arm) is None)
+    if not names:
+        return "Every run of the ladder is there."
+    return f"In no comparison, because they diverged or are not in `runs` in `params.yaml`, where to add them: {names}."
+
+
 def seeds_note(runs: pd.DataFrame) -> str:
     """How many seeds a figure shows, in words."""
     seeds = runs["seed"].nunique()
-    return "one seed" if seeds == 1 else f"{seeds} seeds"
+    return (
+        "one seed" if seeds == 1 else f"lines: the first of {seeds} seeds; rings beside: the others; bars: means of all"
+    )
 
 
 def draw_losses(axes: Axes, runs: pd.DataFrame, variant: str) -> None:
     """Held-out loss against parameters for one variant, a line a gamma; a diverged run is a cross at the top."""
-    for gamma, arm in runs[runs["variant"] == variant].groupby("gamma"):
-        color = gamma_color(float(gamma))
-        arm = arm.sort_values("parameters")
-        axes.plot(arm["parameters"] / 1e6, arm["loss"], marker="o", color=color, label=f"γ = {gamma:g}")
+    runs = runs[runs["variant"] == variant]
+    for gamma, arm in runs.groupby("gamma"):
+        color, line = gamma_color(float(gamma)), arm[arm["default"]].sort_values("parameters")
+        axes.plot(line["parameters"] / 1e6, line["loss"], marker="o", color=color, label=f"γ = {gamma:g}")
+        others = arm[~arm["default"]]
+        axes.plot(others["parameters"] * ASIDE / 1e6, others["loss"], "o", ms=4, mfc="none", mew=0.8, color=color)
+        several = arm[arm["parameters"].isin(others["parameters"])].groupby("parameters")["loss"].mean()
+        axes.plot(several.index * ASIDE**2 / 1e6, several, "_", ms=10, mew=1.5, color="black")
         for _, lost in arm[arm["diverged"]].iterrows():
             axes.plot(lost["parameters"] / 1e6, 0.97, "x", color=color, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", xlabel="parameters (millions)", title=variant_name(variant))
-    ticks = sorted(runs.loc[runs["variant"] == variant, "parameters"].unique() / 1e6)
+    ticks = sorted(runs["parameters"].unique() / 1e6)
     axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
     axes.margins(x=0.15)
     axes.minorticks_off()
@@ -46,18 +78,30 @@ def draw_losses(axes: Axes, runs: pd.DataFrame, variant: str) -> None:
 
 def loss_against_size(results: Results) -> Figure:
     """One panel a variant, on a common scale."""
-    variants = list(results.runs["variant"].unique())
-    figure, panels = plt.subplots(1, len(variants), figsize=(11, 3.4), sharey=True, layout="constrained", squeeze=False)
+    runs = ladder_runs(results)
+    variants = variants_of(runs)
+    width = max(5.0, 2.75 * len(variants))
+    figure, panels = plt.subplots(
+        1, len(variants), figsize=(width, 3.4), sharey=True, layout="constrained", squeeze=False
+    )
     for axes, variant in zip(panels[0], variants, strict=True):
-        draw_losses(axes, results.runs, variant)
+        draw_losses(axes, runs, variant)
     panels[0][0].set_ylabel("held-out loss (nats per token)")
     panels[0][0].legend()
     return figure
 
 
-def draw_gains(axes: Axes, gains: pd.DataFrame) -> None:
-    """Gain of gamma = 1 with its interval, a group a variant, sizes side by side."""
-    variants, sizes = list(gains["variant"].unique()), list(gains["size"].unique())
+def other_gains(runs: pd.DataFrame) -> pd.DataFrame:
+    """Gain of gamma = 1 for each seed but the default one, columns variant, size, seed, gain."""
+    others = runs[~runs["default"]].pivot(index=["variant", "size", "seed"], columns="gamma", values="loss")
+    if not {BASE, SMALL} <= set(others.columns):
+        return pd.DataFrame(columns=["variant", "size", "seed", "gain"])
+    return (others[BASE] - others[SMALL]).rename("gain").dropna().reset_index()
+
+
+def draw_gains(axes: Axes, gains: pd.DataFrame, others: pd.DataFrame) -> None:
+    """Gain of gamma = 1 with its interval, a group a variant, sizes side by side; other seeds as small rings."""
+    variants, sizes = variants_of(gains), list(gains["size"].unique())
     width = 0.7 / len(sizes)
     for number, size in enumerate(sizes):
         of_size = gains[gains["size"] == size].set_index("variant").reindex(variants)
@@ -67,6 +111,9 @@ def draw_gains(axes: Axes, gains: pd.DataFrame) -> None:
         error = np.abs(of_size[["low", "high"]].astype(float).to_numpy().T - value.to_numpy())
         label = f"d = {of_size['d_model'].dropna().iloc[0]:g}"
         axes.errorbar(place, value, yerr=error, fmt="o", color=shade, capsize=3, label=label)
+        seeds = others[(others["size"] == size) & others["variant"].isin(variants)]
+        beside = place[[variants.index(variant) for variant in seeds["variant"]]] + 0.25 * width
+        axes.plot(beside, seeds["gain"].astype(float), "o", ms=4, mfc="none", mew=0.8, color=shade)
     axes.axhline(0, color="black", lw=0.8)
     axes.set_xticks(
         np.arange(len(variants)), [variant_name(v).replace("\n", " ").replace(" (", "\n(") for v in variants]
@@ -76,11 +123,18 @@ def draw_gains(axes: Axes, gains: pd.DataFrame) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def gain_figure(gains: pd.DataFrame) -> Figure:
+def gain_figure(results: Results, gains: pd.DataFrame) -> Figure:
     """The gains alone."""
-    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    draw_gains(axes, gains)
-    axes.set_title("above zero: small initialization wins; bars: interval over held-out documents")
+    runs = ladder_runs(results)
+    figure, axes = plt.subplots(figsize=(10.5, 3.8), layout="constrained")
+    draw_gains(axes, gains, other_gains(runs))
+    low, high = axes.get_ylim()
+    axes.axhspan(0, high, color=gamma_color(SMALL), alpha=0.06, lw=0)
+    axes.set_ylim(low, high)
+    rings = "" if runs["default"].all() else "; rings: other seeds"
+    headline(
+        figure, message(gains), f"shaded: small initialization wins; bars: interval over held-out documents{rings}"
+    )
     return figure
 
 
@@ -99,92 +153,65 @@ def message(gains: pd.DataFrame) -> str:
 
 def headline_figure(results: Results, gains: pd.DataFrame) -> Figure:
     """Loss against size for the outer variants, and the gain of gamma = 1 everywhere."""
-    variants = list(results.runs["variant"].unique())
+    runs = ladder_runs(results)
+    variants = variants_of(runs)
     outer = list(dict.fromkeys([variants[0], variants[-1]]))
     figure = plt.figure(figsize=(12, 3.7), layout="constrained")
     *panels, last = figure.subplots(1, len(outer) + 1, width_ratios=[*(1 for _ in outer), 2.2])
-    low, high = results.runs["loss"].min(), results.runs["loss"].max()
+    shown = runs.loc[runs["variant"].isin(outer), "loss"]
+    low, high = shown.min(), shown.max()
     for axes, variant in zip(panels, outer, strict=True):
-        draw_losses(axes, results.runs, variant)
-        axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+        draw_losses(axes, runs, variant)
+        if high > low:
+            axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
     panels[0].set_ylabel("held-out loss (nats per token)")
     panels[0].legend()
-    draw_gains(last, gains)
+    draw_gains(last, gains, other_gains(runs))
     last.set_title("gain of γ = 1 (above zero: it wins)")
-    tokens = results.runs["tokens"].max() / 1e6
+    tokens = runs["tokens"].max() / 1e6
     headline(
         figure,
         message(gains),
-        f"{tokens:.1f} M training tokens a run, {seeds_note(results.runs)}; bars: interval over held-out documents",
+        f"{tokens:.1f} M training tokens a run, {seeds_note(runs)}; bars on gains: interval over held-out documents",
     )
     return figure
 
 
 def curves(results: Results, size: str) -> Figure:
-    """Held-out loss during training for all variants of one size, both gammas."""
-    runs = results.runs[results.runs["size"] == size]
-    variants = list(runs["variant"].unique())
-    figure, panels = plt.subplots(1, len(variants), figsize=(11, 3.2), sharey=True, layout="constrained", squeeze=False)
+    """Held-out loss during training for all variants of one size, both gammas; seeds but the default one thin."""
+    runs = ladder_runs(results)
+    runs = runs[runs["size"] == size]
+    variants = variants_of(runs)
+    width = max(5.0, 2.75 * len(variants))
+    figure, panels = plt.subplots(
+        1, len(variants), figsize=(width, 3.2), sharey=True, layout="constrained", squeeze=False
+    )
     for axes, variant in zip(panels[0], variants, strict=True):
         for _, run in runs[runs["variant"] == variant].iterrows():
             curve = results.heldout[(results.heldout["run"] == run["run"]) & (results.heldout["tokens"] > 0)]
-            axes.plot(
-                curve["tokens"],
-                curve["loss"],
-                marker="o",
-                ms=3,
-                color=gamma_color(run["gamma"]),
-                label=f"γ = {run['gamma']:g}",
-            )
+            look = {"marker": "o", "ms": 3} if run["default"] else {"lw": 0.7, "alpha": 0.6}
+            label = f"γ = {run['gamma']:g}" if run["default"] else None
+            axes.plot(curve["tokens"], curve["loss"], color=gamma_color(run["gamma"]), label=label, **look)
         axes.set(xscale="log", xlabel="training tokens", title=variant_name(variant))
     panels[0][0].set_ylabel("held-out loss (nats per token)")
     panels[0][0].legend()
     return figure
 
 
-def sink_and_gate(results: Results, uniform: float) -> Figure:
-    """Attention sink by variant and gamma (left), mean gate by layer (right); all sizes pooled as points."""
-    attention = results.attention.merge(results.runs[["run", "size", "gamma", "variant", "d_model"]], on="run")
-    variants = list(results.runs["variant"].unique())
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 3.6), layout="constrained", width_ratios=[1.7, 1])
-    means = attention.groupby(["variant", "gamma", "d_model", "layer"])["sink"].mean().reset_index()
-    gammas = sorted(means["gamma"].unique())
-    for number, gamma in enumerate(gammas):
-        offset = (number - (len(gammas) - 1) / 2) * 0.3
-        for place, variant in enumerate(variants):
-            layers = means[(means["gamma"] == gamma) & (means["variant"] == variant)]
-            color = gamma_color(gamma)
-            left.plot(np.full(len(layers), place + offset), layers["sink"], "o", ms=4, alpha=0.45, color=color)
-            left.plot(
-                place + offset,
-                layers["sink"].mean(),
-                "_",
-                ms=26,
-                mew=3,
-                color=color,
-                label=f"γ = {gamma:g}" if place == 0 else None,
-            )
-    left.axhline(uniform, color="black", ls=":", lw=1, label="uniform attention")
-    left.set_xticks(range(len(variants)), [variant_name(v) for v in variants])
-    left.set(yscale="log", ylabel="attention to the first token", title="sink: points are layers, bars their mean")
-    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    gates = attention.dropna(subset=["gate"]).groupby(["gamma", "variant", "layer"])["gate"].mean().reset_index()
-    for (gamma, variant), group in gates.groupby(["gamma", "variant"]):
-        style = "-" if variant == "both" else "--"
-        right.plot(
-            group["layer"] + 1,
-            group["gate"],
-            style,
-            marker="o",
-            color=gamma_color(float(gamma)),
-            label=f"γ = {gamma:g}, {variant}",
+def curves_message(results: Results, size: str) -> str:
+    """How often the arm that leads after a tenth of training also leads at the end, for one size."""
+    runs = ladder_runs(results)
+    runs = runs[(runs["size"] == size) & runs["default"]]
+    same = compared = 0
+    for _, arms in runs.groupby("variant"):
+        curves = results.heldout[results.heldout["run"].isin(arms["run"])].pivot(
+            index="tokens", columns="run", values="loss"
         )
-    right.set(xlabel="layer", ylabel="mean gate", ylim=(0, 1), title="gate: 0.5 at the start, 0 shuts a head")
-    right.set_xticks(sorted(gates["layer"].unique() + 1))
-    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    above = int((means["sink"] > uniform).sum())
-    message = f"{above} of {len(means)} layers attend to the first token more than uniform attention would"
-    headline(
-        figure, message, f"{seeds_note(results.runs)}; mean over heads and over queries in the second half of a window"
-    )
-    return figure
+        curves = curves.dropna()
+        if len(arms) != 2 or curves.shape[1] != 2 or curves.empty:
+            continue
+        early = curves[curves.index >= 0.1 * curves.index.max()].iloc[0]
+        same, compared = same + (early.idxmin() == curves.iloc[-1].idxmin()), compared + 1
+    if not compared:
+        return f"Size {size}: no variant has both γ to its end"
+    return f"Size {size}: the γ that leads after a tenth of training leads at the end in {same} of {compared} variants"
