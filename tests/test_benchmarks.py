@@ -528,7 +528,13 @@ def test_files_of_items_that_are_damaged_missing_or_others_are_errors(project: P
 # ------------------------------------------------------------------------------------------------------ configuration
 def params(**changes: Any) -> BenchmarksParams:
     values = {
-        **{"ask": list(fake_benchmarks.tasks()), "items": 4, "micro_batch": 4, "threads": 1, "tasks": fake_benchmarks.tasks()},
+        **{
+            "ask": list(fake_benchmarks.tasks()),
+            "items": 4,
+            "micro_batch": 4,
+            "threads": 1,
+            "tasks": fake_benchmarks.tasks(),
+        },
         "generate": {"tasks": ["gsm8k"], "max_tokens": 8},
         "arithmetic": {"languages": ["en"], "seed": 0, "per_level": 1},
     }

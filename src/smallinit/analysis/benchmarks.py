@@ -16,7 +16,7 @@ from scipy import stats
 from smallinit.analysis.answers import FEWEST, MEASURES, Answers, claimed, interval, paired, pairs
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
-from smallinit.analysis.statistics import Interval, bootstrap_ratio
+from smallinit.analysis.statistics import Interval, bootstrap, bootstrap_ratio
 from smallinit.analysis.token_pairs import Pair
 from smallinit.analysis.tokens import columns
 
@@ -108,16 +108,7 @@ def average(parts: Sequence[tuple[pd.DataFrame, float]], config: AnalysisConfig)
         return sum(weight * mean for weight, mean in zip(weights, means, strict=True))
 
     everything = tuple(np.arange(len(table)) for table, _ in parts)
-    drawn = stats.bootstrap(
-        everything,
-        weighted,
-        vectorized=True,
-        n_resamples=config.bootstrap_samples,
-        batch=100,
-        confidence_level=config.confidence,
-        method="percentile",
-        rng=np.random.default_rng(config.seed),
-    ).confidence_interval
+    drawn = bootstrap(everything, weighted, config, paired=False).confidence_interval
     return Interval(float(weighted(*everything)), float(drawn.low), float(drawn.high), "items")
 
 

@@ -18,11 +18,10 @@ import numpy as np
 
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.resamples import mean_losses
-from smallinit.analysis.statistics import Interval, over_seeds, window_contrast
+from smallinit.analysis.statistics import MIN_SEEDS, Interval, over_seeds, window_contrast
 from smallinit.theory.verdict import agreement
 
 REPLICATED, NOT_SEEN, CONTRADICTED, NOT_TESTED = "replicated", "not seen at this scale", "contradicted", "not tested"
-MIN_SEEDS = 3  # for an interval over seeds; that of two is 13 standard errors wide to each side
 Weights = Mapping[tuple[str, float, str], float]  # of the losses of (size, gamma, variant)
 
 

@@ -19,7 +19,7 @@ from smallinit.analysis.collect import Results
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.needed import complete
-from smallinit.analysis.statistics import Interval, bootstrap_ratio, over_seeds
+from smallinit.analysis.statistics import MIN_SEEDS, Interval, bootstrap_ratio, over_seeds
 from smallinit.evaluation import similarity
 from smallinit.evaluation.similarity import Similarity
 from smallinit.measures import MATRICES
@@ -28,7 +28,6 @@ VARIANT = "both"  # the claim is about the paper's recommended settings
 EARLY = 0.25  # of the training tokens: the part in which a matrix has to condense
 FALL = 1.0  # halvings that count as condensing
 RISE = np.log2(1.1)  # doublings that count as expanding again: by a tenth
-MIN_SEEDS = 3  # for an interval over seeds; that of two would be 13 standard errors wide
 FAMILIES = {  # kinds that do the same thing, drawn together
     "embedding": ("embedding",),
     "W_q, W_k, W_v": ("query", "key", "value"),

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from smallinit.analysis.config import AnalysisConfig
-from smallinit.analysis.statistics import Interval
+from smallinit.analysis.statistics import Interval, bootstrap
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,8 @@ def resampled_losses(documents: pd.DataFrame, runs: Sequence[str], config: Analy
         totals = np.stack([column.sum(axis=axis) for column in columns])
         return totals[:-1] / totals[-1]
 
-    result = stats.bootstrap(
-        (*(sums[run].to_numpy() for run in runs), tokens.iloc[:, 0].to_numpy(dtype=float)),
-        means,
-        paired=True,
-        vectorized=True,
-        n_resamples=config.bootstrap_samples,
-        batch=100,
-        confidence_level=config.confidence,
-        method="percentile",
-        rng=np.random.default_rng(config.seed),
-    )
+    data = (*(sums[run].to_numpy() for run in runs), tokens.iloc[:, 0].to_numpy(dtype=float))
+    result = bootstrap(data, means, config, paired=True)
     samples: np.ndarray = result.bootstrap_distribution.T
     return samples
 

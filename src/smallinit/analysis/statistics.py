@@ -1,13 +1,16 @@
 """Intervals: paired bootstraps over held-out documents or windows (scipy), and what they do not cover."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from smallinit.analysis.config import AnalysisConfig
+
+MIN_SEEDS = 3  # for an interval over seeds: that of two is 13 standard errors wide to each side
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,24 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, axis: int = -1) -> np.
     return value
 
 
+def bootstrap(data: Sequence[np.ndarray], statistic: Callable[..., Any], config: AnalysisConfig, paired: bool) -> Any:
+    """scipy's percentile bootstrap with the settings of `config`; `statistic` takes the arrays of `data` and an axis.
+
+    `paired` resamples all arrays together, else each on its own. Returns scipy's BootstrapResult.
+    """
+    return stats.bootstrap(
+        data,
+        statistic,
+        paired=paired,
+        vectorized=True,
+        n_resamples=config.bootstrap_samples,
+        batch=100,
+        confidence_level=config.confidence,
+        method="percentile",
+        rng=np.random.default_rng(config.seed),
+    )
+
+
 def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray, units: str, config: AnalysisConfig) -> Interval:
     """Percentile bootstrap of sum(numerator) / sum(denominator) over their common units, (n,) each.
 
@@ -43,18 +64,7 @@ def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray, units: str, 
     """
     if len(numerator) < 2:
         raise ValueError(f"an interval needs at least two {units}, got {len(numerator)}: raise `evaluate.tokens`")
-    result = stats.bootstrap(
-        (numerator, denominator),
-        ratio,
-        paired=True,
-        vectorized=True,
-        n_resamples=config.bootstrap_samples,
-        batch=100,
-        confidence_level=config.confidence,
-        method="percentile",
-        rng=np.random.default_rng(config.seed),
-    )
-    interval = result.confidence_interval
+    interval = bootstrap((numerator, denominator), ratio, config, paired=True).confidence_interval
     return Interval(float(ratio(numerator, denominator)), float(interval.low), float(interval.high), units)
 
 

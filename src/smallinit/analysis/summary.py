@@ -11,7 +11,6 @@ from smallinit.analysis.collect import Results
 from smallinit.analysis.effective_size import Worth, effective_size, percent
 from smallinit.analysis.ladder import Arms
 from smallinit.analysis.resamples import Refusal
-from smallinit.analysis.verdict_tables import described
 from smallinit.analysis.verdicts import Finding
 
 
@@ -108,12 +107,6 @@ def hidden(arms: Arms) -> str:
             "was not measured: name the `both` runs of one size in `snapshots` in `params.yaml`."
         )
     return f"{condensation.change_sentence(table)} (1: as many directions as a random matrix)."
-
-
-def tasks(findings: Sequence[Finding]) -> str:
-    """What the small reasoning tasks say, Markdown: a line each. findings: of which those numbered R are taken."""
-    own = [finding for finding in findings if finding.claim.number.startswith("R")]
-    return "\n".join(f"* {each.claim.says}: **{each.verdict}**. {described(each)}." for each in own)
 
 
 def chance(arms: Arms) -> str:

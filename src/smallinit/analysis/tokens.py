@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from smallinit import paths
 from smallinit.analysis.config import AnalysisConfig
-from smallinit.analysis.statistics import Interval
+from smallinit.analysis.statistics import Interval, bootstrap
 
 # Shares of all tokens, from the easiest on: what the claim calls easy, and medium to hard. The hardest tenth is in
 # neither: what no model can know, such as a new name, is left out of the rule and shown beside it.
@@ -120,16 +119,7 @@ def contrast(parts: Sequence[tuple[pd.DataFrame, float]], column: str, config: A
 
     everything = np.arange(len(documents))
     with np.errstate(invalid="ignore"):  # a draw without a single token of a part: the interval is then unknown
-        drawn = stats.bootstrap(
-            (everything,),
-            weighted,
-            vectorized=True,
-            n_resamples=config.bootstrap_samples,
-            batch=100,
-            confidence_level=config.confidence,
-            method="percentile",
-            rng=np.random.default_rng(config.seed),
-        ).confidence_interval
+        drawn = bootstrap((everything,), weighted, config, paired=False).confidence_interval
     return Interval(float(weighted(everything)), float(drawn.low), float(drawn.high), "documents")
 
 

@@ -56,7 +56,7 @@ def effects_table(findings: Sequence[Finding]) -> pd.DataFrame:
 def what_would_change(finding: Finding) -> str:
     """What would have to be measured for another verdict, in words."""
     if finding.verdict == NOT_TESTED:
-        return f"Any measurement: {finding.reason}."
+        return f"A first measurement: {finding.reason}."
     if finding.verdict == REPLICATED:
         return f"One effect that is not above zero. Nearest to it: {finding.weakest}."
     if finding.verdict == CONTRADICTED:

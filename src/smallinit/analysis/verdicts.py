@@ -21,10 +21,10 @@ from smallinit.analysis.claim_needs import (
     span,
     sweep_lacks,
 )
-from smallinit.analysis.claims import MIN_SEEDS, Effect, judge, named
+from smallinit.analysis.claims import Effect, judge, named
 from smallinit.analysis.family import EXPERTS, LAYERNORM
 from smallinit.analysis.ladder import BASE, SMALL, Arms
-from smallinit.analysis.statistics import Interval
+from smallinit.analysis.statistics import MIN_SEEDS, Interval
 from smallinit.reasoning import stage
 from smallinit.reasoning import verdict as reasoning
 
@@ -268,6 +268,8 @@ def examine(arms: Arms, asked: Sequence[Claim]) -> list[Finding]:
     found = []
     for claim in asked:
         effects = claim.rule(arms)
-        reason = "" if effects else claim.lacks(arms) or "needs measurements that could not be made of these runs"
+        reason = (
+            "" if effects else claim.lacks(arms).rstrip(".") or "could not be measured from the runs that there are"
+        )
         found.append(Finding(claim, effects, reason, claim.seeds(arms) if effects else "–"))
     return found

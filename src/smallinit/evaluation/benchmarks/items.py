@@ -1,4 +1,4 @@
-"""A benchmark item, and the files of items: `data/items/<task>.jsonl`, described by `results/benchmarks/manifest.json`.
+"""A benchmark item, and the files of items: `data/items/<task>.jsonl`, described by `results/items/manifest.json`.
 
 The texts are not in git, only their hashes are. So a run is measured on exactly the items that the manifest describes.
 """
@@ -80,7 +80,7 @@ def folder() -> Path:
 
 def manifest_file() -> Path:
     """The tracked receipt: counts, hashes, chance levels, licences."""
-    return paths.RESULTS / "benchmarks" / "manifest.json"
+    return paths.RESULTS / "items" / "manifest.json"
 
 
 def write(path: Path, items: list[Item]) -> None:
