@@ -34,7 +34,7 @@ def stages() -> str:
     content = YAML(typ="safe", pure=True).load(paths.ROOT / "dvc.yaml")["stages"]
     lines = ["| stage | what it does | notebook |", "| --- | --- | --- |"]
     for name, stage in content.items():
-        words = stage["cmd"].split()
+        words = stage["cmd"].replace("${tokenize.notebook}", "02_tokenize").split()  # or 02_stream, in its place
         notebook = f"[{words[4]}](notebooks/{words[4]}.ipynb)" if words[3] == "run" else "–"
         shown = f"`{name}@size-gamma-variant`" if "matrix" in stage else f"`{name}`"
         lines.append(f"| {shown} | {stage['desc']} | {notebook} |")

@@ -1,12 +1,14 @@
 """One look for every figure, and one way to save it: SVG and PNG, the same bytes each time."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from smallinit import paths
 from smallinit.files import replacing
@@ -60,9 +62,14 @@ def use() -> None:
 
 def headline(figure: Figure, title: str, subtitle: str = "") -> None:
     """Put the message of a figure above all its panels, and what it is made from in small print below the message."""
-    figure.text(0.0, 1.06 if subtitle else 1.01, title, fontsize=13, fontweight="bold", ha="left", va="bottom")
+
+    def write(points: float, text: str, **look: Any) -> None:  # points above the figure, however tall it is
+        above = figure.transFigure + ScaledTranslation(0, points / 72, figure.dpi_scale_trans)
+        figure.text(0.0, 1.0, text, ha="left", va="bottom", transform=above, **look)
+
+    write(22 if subtitle else 4, title, fontsize=13, fontweight="bold")
     if subtitle:
-        figure.text(0.0, 1.01, subtitle, fontsize=9.5, color="#444444", ha="left", va="bottom")
+        write(4, subtitle, fontsize=9.5, color="#444444")
 
 
 def save(figure: Figure, name: str, folder: Path | None = None) -> Figure:
