@@ -37,14 +37,6 @@ def test_source_notebooks_are_sources(notebook: Path) -> None:
     assert "Try this" in content.cells[-1].source
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_prose_has_no_typed_results(notebook: Path) -> None:
-    """Numbers with a decimal point stand in formulas, in code or in outputs, never in the prose itself."""
-    for source in cells(notebook, "markdown"):
-        prose = re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`", "", source, flags=re.DOTALL)
-        assert not re.findall(r"\d+\.\d+|\d+ ?%", prose), prose
-
-
 def test_every_notebook_is_a_stage_that_depends_on_its_code() -> None:
     for notebook in NOTEBOOKS:
 

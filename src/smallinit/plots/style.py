@@ -23,7 +23,8 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#56B4E9",
     "#F0E442",
 )
-GAMMA_COLORS = {0.25: PURPLE, 0.3: PURPLE, 0.5: BLUE, 0.75: SKY, 0.8: SKY, 1.0: RED, 1.25: ORANGE, 1.5: YELLOW}
+INDIGO, FOREST = "#332288", "#117733"  # of Tol's palette, for two more gammas
+GAMMA_COLORS = {0.25: PURPLE, 0.3: INDIGO, 0.5: BLUE, 0.75: SKY, 0.8: FOREST, 1.0: RED, 1.25: ORANGE, 1.5: YELLOW}
 LANGUAGE_COLORS = {"en": BLUE, "zh": ORANGE}
 LANGUAGE_NAMES = {"en": "English", "zh": "Chinese"}
 OTHER = "#666666"
