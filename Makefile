@@ -43,7 +43,7 @@ plan: $(READY)  ## after an edit: what would rerun, without running it
 	$(RUN) python -m smallinit repro --dry
 
 figures: $(READY)  ## redraw all figures, tables and the summary from what git holds, offline
-	$(RUN) python -m smallinit figures
+	$(RUN) python -m smallinit figures --jobs $(JOBS)
 
 bench: $(READY)  ## training speed: ours beside other trainers, on the idle machine (about 15 minutes)
 	$(RUN) python -m smallinit bench

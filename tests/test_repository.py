@@ -92,7 +92,7 @@ def test_figures_redraw_to_the_same_bytes(tmp_path: Path) -> None:
     copy.git("init", "--quiet")
     before = copy.files("figures", "results")
     assert len(before) > 100
-    copy.smallinit("figures")
+    copy.smallinit("figures", "--jobs", "2")
     after = copy.files("figures", "results")
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == set()
 

@@ -30,7 +30,8 @@ def parser(arguments: list[str]) -> argparse.ArgumentParser:
     repro.add_argument("--jobs", type=int, default=1, help="how many runs at a time")
     repro.add_argument("--profile", help="work on profiles/PROFILE.yaml in a folder of its own")
     repro.add_argument("--dry", action="store_true", help="write the plan, then only say what would run")
-    commands.add_parser("figures", help="redraw figures, tables and summary from what git holds")
+    figures = commands.add_parser("figures", help="redraw figures, tables and summary from what git holds")
+    figures.add_argument("--jobs", type=int, default=1, help="how many stages at a time")
     commands.add_parser("lab", help="open the notebooks in JupyterLab")
     commands.add_parser("readme", help="refresh the generated parts of README.md")
     for name, (module, text) in TOOLS.items():
@@ -60,7 +61,7 @@ def dispatch(options: argparse.Namespace) -> int:
         elif options.command == "repro":
             pipeline.repro(options.targets, options.jobs, options.profile, options.dry)
         elif options.command == "figures":
-            pipeline.figures()
+            pipeline.figures(options.jobs)
         elif options.command == "lab":
             notebook.lab()
         else:

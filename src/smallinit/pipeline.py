@@ -163,15 +163,35 @@ class Schedule:
             self.forced.discard(name)
         self.graph = Graph(self.root, self.targets)
 
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """Run one stage; one that is only missing its data is first looked for in the cache."""
+        if name in self.forced:
+            call(self.root, "checkout", "--quiet", "--allow-missing", name)
+        return dvc(self.root, "repro", "--single-item", name)
+
     def left(self) -> list[str]:
         return [name for name in self.graph.stages if name not in self.settled]
 
 
-def start(root: Path, name: str, forced: bool) -> subprocess.Popen[bytes]:
-    """Run one stage; a stage that is only missing its data is first looked for in the cache."""
-    if forced:
-        call(root, "checkout", "--quiet", "--allow-missing", name)
-    return dvc(root, "repro", "--single-item", name)
+class Redrawing(Schedule):
+    """All stages that read nothing but what is in git, changed or not, one after the stages that it reads."""
+
+    def __init__(self, root: Path):
+        super().__init__(root, [])
+        self.graph.stages = {name: self.graph.stages[name] for name in self.graph.redrawn()}
+
+    def ready(self, running: set[str]) -> str | None:
+        """The next stage to run now, or None."""
+        waiting = [name for name in self.left() if name not in running and name not in self.failed]
+        return next((name for name in waiting if not set(self.graph.upstream[name]) & set(self.left())), None)
+
+    def finish(self, name: str, code: int) -> None:
+        """Note the end of a stage."""
+        (self.failed.append if code else self.settled.add)(name)
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """Run one stage whether it has changed or not."""
+        return dvc(self.root, "repro", "--single-item", "--force", name)
 
 
 def repro(targets: list[str], jobs: int, profile: str | None, dry: bool) -> None:
@@ -180,8 +200,6 @@ def repro(targets: list[str], jobs: int, profile: str | None, dry: bool) -> None
     Raises:
         PipelineFailed: stages failed; all that do not depend on them were still run.
     """
-    if jobs < 1:
-        raise PipelineFailed(f"--jobs {jobs}: must be 1 or more")
     root = workspace(profile) if profile else paths.ROOT
     call(root, "repro", "--single-item", "plan")
     schedule = Schedule(root, targets)
@@ -194,6 +212,8 @@ def repro(targets: list[str], jobs: int, profile: str | None, dry: bool) -> None
 
 def work(schedule: Schedule, jobs: int) -> None:
     """Run what is ready, at most `jobs` stages at a time, until nothing is left."""
+    if jobs < 1:
+        raise PipelineFailed(f"--jobs {jobs}: must be 1 or more")
     running: dict[str, subprocess.Popen[bytes]] = {}
     begun, count = time.monotonic(), 0
 
@@ -204,7 +224,7 @@ def work(schedule: Schedule, jobs: int) -> None:
         while True:
             while len(running) < jobs and (name := schedule.ready(set(running))):
                 say(f"{name} starts")
-                running[name] = start(schedule.root, name, name in schedule.forced)
+                running[name] = schedule.start(name)
             if not running:
                 break
             ended = [name for name, process in running.items() if process.poll() is not None]
@@ -239,10 +259,14 @@ def print_plan(schedule: Schedule) -> None:
         print("nothing to run: all results are those of params.yaml and the code as they are now")
 
 
-def figures() -> None:
-    """Redraw every figure, table and the summary from what git holds: no data, no models, no network."""
-    for name in Graph(paths.ROOT, []).redrawn():
-        call(paths.ROOT, "repro", "--single-item", "--force", name)
+def figures(jobs: int) -> None:
+    """Redraw every figure, table and the summary from what git holds: no data, no models, no network.
+
+    Raises:
+        PipelineFailed: stages failed; all that do not depend on them were still redrawn.
+    """
+    with interruptible():
+        work(Redrawing(paths.ROOT), jobs)
 
 
 def workspace(profile: str) -> Path:
