@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from training import moe, place, same, watch
 
-from smallinit import checkpoint, launch, machine, params, paths, planner, resolve, train
+from smallinit import checkpoint, launch, machine, measures, params, paths, planner, resolve, train
 from smallinit.batches import Batches, Tokens
 from smallinit.config import RunConfig
 from smallinit.init import initialize
@@ -450,8 +450,11 @@ def test_a_compiled_run_has_the_gradients_and_losses_of_one_that_is_not(project:
     np.testing.assert_allclose(b.heldout["loss"], a.heldout["loss"], rtol=1e-4)
 
 
-def test_the_papers_smallest_model_takes_real_steps_on_a_processor(project: Path) -> None:
+def test_the_papers_smallest_model_takes_real_steps_on_a_processor(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """0.1B of the profile `paper`, as it is but for short batches: the code path that waits for GPUs."""
+    monkeypatch.setattr(measures, "stable_rank", lambda weight: 1.0)  # half a minute a step here; tested on small ones
     chosen = params.load(micro.REPOSITORY / "params.yaml", profile="paper")
     run = resolve.run(chosen, "0.1B-1.0-both")
     short = {"device": "cpu", "processes": 1, "batch_tokens": 128, "micro_batch": 1, "tokens": 4 * 128}
