@@ -54,7 +54,7 @@ def test_figures_go_to_the_projects_folder_and_are_closed(project: Path) -> None
 
 def test_every_gamma_has_a_colour_of_its_own_and_an_unknown_one_is_grey() -> None:
     assert len(set(style.GAMMA_COLORS.values())) == len(style.GAMMA_COLORS)
-    assert style.gamma_color(0.3) == style.OTHER not in style.GAMMA_COLORS.values()
+    assert style.gamma_color(0.33) == style.OTHER not in style.GAMMA_COLORS.values()
 
 
 def test_a_table_is_saved_as_csv_and_as_markdown(tmp_path: Path) -> None:
