@@ -155,6 +155,7 @@ def headline_figure(results: Results, gains: pd.DataFrame) -> Figure:
     """Loss against size for the outer variants, and the gain of gamma = 1 everywhere."""
     runs = ladder_runs(results)
     variants = variants_of(runs)
+    gains = gains[gains["variant"].isin(variants)]  # the headline is about the ladder, whatever else was run
     outer = list(dict.fromkeys([variants[0], variants[-1]]))
     figure = plt.figure(figsize=(12, 3.7), layout="constrained")
     *panels, last = figure.subplots(1, len(outer) + 1, width_ratios=[*(1 for _ in outer), 2.2])
