@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from smallinit.analysis.collect import Results
 from smallinit.analysis.ladder import BASE, SMALL, Arms
+from smallinit.analysis.needed import lacking
 from smallinit.plots.style import BLUE, gamma_color, headline
 
 VARIANT_NAMES = {  # the variants of the ladder, in the order of panels
@@ -42,8 +43,7 @@ def variants_of(runs: pd.DataFrame) -> list[str]:
 
 def missing(arms: Arms) -> str:
     """Which runs of the ladder are in no comparison, and what would bring them in; a sentence."""
-    wanted = [(size, gamma, variant) for size in arms.sizes() for gamma in (BASE, SMALL) for variant in VARIANT_NAMES]
-    names = ", ".join("-".join(map(str, arm)) for arm in wanted if arms.run(*arm) is None)
+    names = ", ".join(name for size in arms.sizes() for name in lacking(arms, size, list(VARIANT_NAMES)))
     if not names:
         return "Every run of the ladder is there."
     return f"In no comparison, because they diverged or are not in `runs` in `params.yaml`, where to add them: {names}."

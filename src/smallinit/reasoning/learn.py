@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from smallinit.config import ModelConfig
 from smallinit.init import initialize
+from smallinit.measures import row_cosine
 from smallinit.model import Decoder, linear
 from smallinit.optimizer import parameter_groups
 from smallinit.reasoning.config import VOCABULARY, SmallRun
@@ -100,8 +101,7 @@ def learn(model: nn.Module, run: SmallRun, batch: Batch, measure: Measure) -> It
 
 def cosines(rows: Tensor) -> np.ndarray:
     """Cosine similarity of all pairs of rows: (n, d) -> (n, n), between -1 and 1."""
-    directions = F.normalize(rows.detach().float(), dim=1)
-    return (directions @ directions.T).clamp(-1, 1).numpy()
+    return row_cosine(rows.detach()).clamp(-1, 1).numpy()
 
 
 def mean_cosine(similarity: np.ndarray) -> float:

@@ -27,6 +27,11 @@ def folder(task: str) -> Path:
     return paths.RESULTS / task
 
 
+def kept(task: str) -> Path:
+    """Where the finished runs of a task wait for the others."""
+    return paths.STATE / f"reasoning-{task}"
+
+
 def train(task: str, runs: Sequence[Run], one: Callable[[Run], dict[str, Any]]) -> list[dict[str, Any]]:
     """The results of all runs, in their order; those that are finished already are read instead of trained.
 
@@ -36,7 +41,7 @@ def train(task: str, runs: Sequence[Run], one: Callable[[Run], dict[str, Any]]) 
         one: trains one run, `anchor.train` or `composite.train`.
     """
     code = hashlib.sha256((paths.PLAN / "code" / f"{NOTEBOOKS[task]}.json").read_bytes()).hexdigest()[:16]
-    files = [paths.STATE / "reasoning" / task / code / f"{run.digest()}.json" for run in runs]
+    files = [kept(task) / code / f"{run.digest()}.json" for run in runs]
     steps = [run.learn.steps for run in runs]
     found = sum(count for count, file in zip(steps, files, strict=True) if file.exists())
     with Progress(sum(steps), task, "steps", start=found) as bar:
@@ -72,7 +77,7 @@ def save(task: str, runs: Sequence[SmallRun], results: Sequence[dict[str, Any]],
     for key, matrices in pictures.items():
         with replacing(folder(task) / f"{key}.npy") as temporary, temporary.open("wb") as handle:
             np.save(handle, np.stack(matrices))
-    shutil.rmtree(paths.STATE / "reasoning" / task, ignore_errors=True)
+    shutil.rmtree(kept(task), ignore_errors=True)
 
 
 def read(task: str, name: str) -> pd.DataFrame:
