@@ -1,8 +1,10 @@
 """Builders shared by the tests: a project folder of its own, small runs, made-up results."""
 
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,18 +119,34 @@ socket.getaddrinfo = no_lookup
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> micro.Project:
-    """A micro project whose whole pipeline has run once, two stages at a time, from a bare clone without a cache."""
-    project = micro.create(tmp_path_factory.mktemp("micro"))
-    blocker = tmp_path_factory.mktemp("blocker")
+    """A micro project whose whole pipeline has run once, two stages at a time, from a bare clone without a cache.
+
+    Workers share it, for tests break copies of it only: the first that asks builds it, the others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "micro"
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "built.json").exists():
+            shutil.rmtree(place, ignore_errors=True)  # of a worker that failed
+            build(place)
+    project = micro.Project(place / "project", place / "downloads")
+    project.refused = place / "refused.txt"  # type: ignore[attr-defined]
+    vars(project).update(json.loads((place / "built.json").read_text()))
+    return project
+
+
+def build(place: Path) -> None:
+    """Make a micro project, run its pipeline and commit the results; `built.json` says how that went."""
+    project, blocker = micro.create(place), place / "blocker"
+    blocker.mkdir()
     (blocker / "sitecustomize.py").write_text(NO_NETWORK)
-    refused = blocker / "refused.txt"
     path = os.pathsep.join([str(blocker), str(project.root / "src")])
-    log = project.smallinit("repro", "--jobs", "2", PYTHONPATH=path, REFUSED=str(refused)).stdout
-    project.log, project.refused = log, refused  # type: ignore[attr-defined]
-    project.changed_by_run = project.git("status", "--porcelain").splitlines()  # type: ignore[attr-defined]
+    log = project.smallinit("repro", "--jobs", "2", PYTHONPATH=path, REFUSED=str(place / "refused.txt")).stdout
+    changed = project.git("status", "--porcelain").splitlines()
     project.git("add", "--all")
     project.git("commit", "--quiet", "--message", "results")
-    return project
+    (place / "built.json").write_text(json.dumps({"log": log, "changed_by_run": changed}))
 
 
 @pytest.fixture
