@@ -72,7 +72,7 @@ def test_the_embedding_network_cannot_see_the_order_and_the_decoder_can() -> Non
 def test_marks_and_rate() -> None:
     marks = learn.marks(1000)
     assert marks[:5] == [0, 1, 2, 3, 4] and marks[-1] == 1000 and len(set(marks)) == len(marks) < 35
-    rates = [learn.rate(step, 100) for step in range(100)]
+    rates = [learn.schedule(step, 100, learn.WARMUP, learn.FINAL) for step in range(100)]
     assert rates[:5] == [0.2, 0.4, 0.6, 0.8, 1.0] and np.argmax(rates) == 4
     assert rates[-1] == pytest.approx(learn.FINAL, abs=1e-3)
 

@@ -168,7 +168,7 @@ def test_the_output_is_the_weighted_sum_over_the_chosen_experts(top_k: int, mlp:
 @torch.no_grad()
 def test_all_experts_chosen_is_the_softmax_mixture() -> None:
     ffn, x = experts(top_k=4), normal(2, 9, 16)
-    each = torch.stack([ffn.expert(e, x) for e in range(4)], dim=-2)  # (B, T, E, d)
+    each = torch.stack([ffn.expert(x, *own) for own in ffn.networks()], dim=-2)  # (B, T, E, d)
     mixed = (F.linear(x, ffn.router.weight).softmax(-1)[..., None] * each).sum(dim=-2)
     torch.testing.assert_close(ffn(x)[0], mixed, rtol=1e-5, atol=1e-5)
 
@@ -190,7 +190,7 @@ def test_no_token_is_dropped_when_all_choose_the_same_expert() -> None:
     ffn, x = experts(top_k=1), normal(4, 16, 16).abs()
     nn.init.zeros_(ffn.router.weight)
     ffn.router.weight[2] = 1.0
-    torch.testing.assert_close(ffn(x)[0], ffn.expert(2, x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ffn(x)[0], ffn.expert(x, *ffn.networks()[2]), rtol=1e-5, atol=1e-5)
     assert (ffn(x)[0].abs().sum(-1) > 0).all()
 
 
@@ -234,7 +234,7 @@ def test_the_router_decides_in_float32_under_autocast() -> None:
     plain = ffn.routing(x)
     with torch.autocast("cpu", torch.bfloat16):
         cast = ffn.routing(x)
-        assert ffn.expert(0, x).dtype == torch.bfloat16  # the experts do take part in it
+        assert ffn.expert(x, *ffn.networks()[0]).dtype == torch.bfloat16  # the experts do take part in it
         assert ffn(x[None])[0].dtype == torch.float32
     assert cast.logits.dtype == cast.weights.dtype == torch.float32
     assert all(torch.equal(a, b) for a, b in zip(plain, cast, strict=True))

@@ -70,20 +70,28 @@ class MixtureOfExperts(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             return route(F.linear(x.float(), self.router.weight.float()), self.moe.top_k)
 
-    def expert(self, e: int, x: Tensor) -> Tensor:  # (n, d) -> (n, d)
-        up = F.linear(x, self.experts_up[e])  # (n, f)
-        act = F.gelu(up) if self.experts_gate is None else F.silu(F.linear(x, self.experts_gate[e])) * up
-        return F.linear(act, self.experts_down[e])
+    def networks(self) -> list[tuple[Tensor | None, Tensor, Tensor]]:
+        """Each expert's own (f, d), (f, d), (d, f). By unbind: the gradient of a slice [e] would be a whole (E, f, d)."""
+        gates = [None] * self.moe.n_experts if self.experts_gate is None else self.experts_gate.unbind()
+        return [*zip(gates, self.experts_up.unbind(), self.experts_down.unbind(), strict=True)]
+
+    @staticmethod
+    def expert(x: Tensor, gate: Tensor | None, up: Tensor, down: Tensor) -> Tensor:  # (n, d) -> (n, d)
+        hidden = F.linear(x, up)  # (n, f)
+        act = F.gelu(hidden) if gate is None else F.silu(F.linear(x, gate)) * hidden
+        return F.linear(act, down)
 
     @torch.compiler.disable  # how many tokens an expert gets is new in each batch: it would be compiled for each
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, T, d), normalised -> (B, T, d) and the weighted auxiliary loss ()."""
         tokens = x.flatten(0, 1)  # (N, d)
         routing = self.routing(tokens)
-        y = torch.zeros_like(tokens)  # (N, d)
-        for e in range(self.moe.n_experts):
-            token, choice = torch.where(routing.chosen == e)  # (n,) each: who chose e, and as their how-many-th
-            weighted = self.expert(e, tokens[token]) * routing.weights[token, choice, None]  # (n, d)
-            y = y.index_add(0, token, weighted.to(y.dtype))
+        chosen = routing.chosen.flatten()  # (N k)
+        order = chosen.argsort(stable=True)  # the choices, those of the first expert first
+        counts = chosen.bincount(minlength=self.moe.n_experts).tolist()
+        shares = tokens[order // self.moe.top_k].split(counts)  # (n_e, d) for each expert
+        outputs = [self.expert(share, *own) for share, own in zip(shares, self.networks(), strict=True)]
+        unsorted = torch.cat(outputs)[order.argsort()].view(len(tokens), self.moe.top_k, -1)  # (N, k, d)
+        y = (unsorted * routing.weights[..., None]).sum(dim=1)  # (N, d)
         auxiliary = self.moe.balance_coef * balance_loss(routing) + self.moe.z_coef * z_loss(routing)
-        return y.view_as(x), auxiliary
+        return y.to(x.dtype).view_as(x), auxiliary

@@ -28,14 +28,18 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
-    """Linear warm-up over the first `warmup_fraction` of the steps, then cosine to `final_lr_fraction` of the peak."""
-    warmup = math.ceil(config.warmup_fraction * steps)
+def schedule(step: int, steps: int, warmup_fraction: float, final_fraction: float) -> float:
+    """The rate of a step as a share of the peak: linear warm-up, then a cosine down to `final_fraction`."""
+    warmup = math.ceil(warmup_fraction * steps)
     if step < warmup:
-        return config.peak_lr * (step + 1) / warmup
+        return (step + 1) / warmup
     done = (step - warmup) / max(steps - warmup, 1)  # 0 ... 1
-    floor = config.final_lr_fraction
-    return config.peak_lr * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done)))
+    return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
+    """The rate of a step of a run, see `schedule`."""
+    return config.peak_lr * schedule(step, steps, config.warmup_fraction, config.final_lr_fraction)
 
 
 @torch.no_grad()

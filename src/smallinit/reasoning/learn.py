@@ -13,7 +13,7 @@ from smallinit.config import ModelConfig
 from smallinit.init import initialize
 from smallinit.measures import row_cosine
 from smallinit.model import Decoder, linear
-from smallinit.optimizer import parameter_groups
+from smallinit.optimizer import parameter_groups, schedule
 from smallinit.reasoning.config import VOCABULARY, SmallRun
 
 WARMUP, FINAL = 0.05, 0.1  # share of the steps, share of the peak rate
@@ -66,14 +66,6 @@ def marks(steps: int) -> list[int]:
     return sorted({0, *(round(2 ** (exponent / MARKS_PER_DOUBLING)) for exponent in exponents), steps})
 
 
-def rate(step: int, steps: int) -> float:
-    """The learning rate of a step as a share of the peak: linear warm-up, then a cosine down to FINAL."""
-    warmup = max(1, round(WARMUP * steps))
-    if step < warmup:
-        return (step + 1) / warmup
-    return FINAL + (1 - FINAL) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
-
-
 def learn(model: nn.Module, run: SmallRun, batch: Batch, measure: Measure) -> Iterator[dict[str, Any]]:
     """Start `model` by the gamma rule and train it; yields what `measure` says at each of the `marks`.
 
@@ -91,7 +83,7 @@ def learn(model: nn.Module, run: SmallRun, batch: Batch, measure: Measure) -> It
         if step == settings.steps:
             return
         for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * rate(step, settings.steps)
+            group["lr"] = settings.learning_rate * schedule(step, settings.steps, WARMUP, FINAL)
         ids, targets = batch(np.random.default_rng([run.seed, step]))
         F.cross_entropy(model(ids), targets).backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
