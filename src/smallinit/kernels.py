@@ -15,10 +15,9 @@ QUERY_BLOCK = 128  # queries of one product: smaller skips more of the masked ha
 LONGEST = 512  # beyond it the probabilities, H T^2 numbers a sequence that are kept for the backward pass, are too many
 HEAD_CHUNK = 1024  # tokens whose logits exist at one time
 
-_CPU = torch.cpu.get_capabilities()
-# Only with AMX is the fused CPU kernel's bfloat16 fast; without, its products run as float32 ones at less than half
-# the rate. A rule and not a timing, so that the same machine always computes the same digits.
-CPU_BLOCKS_PAY = bool(_CPU.get("avx512_bf16")) and not _CPU.get("amx_bf16")
+# Where a CPU multiplies bfloat16 in hardware (AVX-512, with or without AMX) plain products beat the fused kernel;
+# elsewhere they are emulated. A rule and not a timing, so that the same machine always computes the same digits.
+CPU_BLOCKS_PAY = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
 def query_blocks(seq_len: int) -> list[tuple[int, int]]:

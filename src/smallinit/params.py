@@ -34,6 +34,7 @@ from smallinit.data.config import (
 )
 from smallinit.evaluation.benchmarks.config import BenchmarksParams
 from smallinit.evaluation.config import EvaluateConfig
+from smallinit.pilot.config import PilotConfig
 from smallinit.reasoning.config import AnchorConfig, CompositeConfig
 from smallinit.theory.config import TheoryConfig
 from smallinit.tracking import TrackingConfig
@@ -67,6 +68,7 @@ class Variant(Strict):
     overrides: dict[Kind, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     residual_scaling: bool = False
     fixed_std: Annotated[float, Field(gt=0)] | None = None
+    rate_factor: float = Field(default=1.0, gt=0, description="times the peak learning rate that the run would have")
 
     def given(self, *names: str) -> dict[str, Any]:
         """The values among `names` that the variant sets itself."""
@@ -102,15 +104,37 @@ class RunName(NamedTuple):
 
 
 class PeakRate(Strict):
-    """The peak learning rate of one gamma, everywhere or only at one size: each arm runs at its own."""
+    """The peak learning rate of some runs: each arm has its own.
+
+    It holds for the runs of a gamma, of one `size` only if that is given, of some `variants` only if these are. With a
+    `d_model` it is the rate at that width, and that of another width is (width / d_model)^width_power times as high.
+    """
 
     gamma: float
     size: str | None = None
+    variants: list[str] | None = Field(default=None, min_length=1)
     peak_lr: float = Field(gt=0)
+    d_model: int | None = Field(default=None, ge=1)
+    width_power: float = 0.0
+
+    @model_validator(mode="after")
+    def _power_of_something(self) -> "PeakRate":
+        if self.width_power and self.d_model is None:
+            raise ValueError(f"width_power = {self.width_power} needs `d_model`, the width that peak_lr is for")
+        return self
+
+    def fits(self, size: str, gamma: float, variant: str) -> bool:
+        """Whether a run is among those that this is the rate of."""
+        named = self.variants is None or variant in self.variants
+        return self.gamma == gamma and self.size in (None, size) and named
+
+    def at(self, d_model: int) -> float:
+        """The rate at a width, to three digits."""
+        return float(f"{self.peak_lr * (d_model / (self.d_model or d_model)) ** self.width_power:.3g}")
 
 
 class TrainParams(TrainSettings):
-    """Training settings shared by all runs, and the peak rate of each gamma."""
+    """Training settings shared by all runs, and the peak rates: a run's is the first that fits it."""
 
     seed: int = Field(ge=0)
     peak_lrs: list[PeakRate] = Field(min_length=1)
@@ -174,6 +198,7 @@ class Params(Strict):
     tracking: TrackingConfig
     evaluate: EvaluateConfig
     benchmarks: BenchmarksParams
+    pilot: PilotConfig
     anchor: AnchorConfig
     composite: CompositeConfig
     analysis: AnalysisConfig
@@ -208,7 +233,14 @@ class Params(Strict):
         self.benchmarks.split(self.archives)
         _known("train.peak_lrs (gamma)", [n.gamma for n in names], {rate.gamma: rate for rate in self.train.peak_lrs})
         _known("train.peak_lrs (size)", [rate.size for rate in self.train.peak_lrs if rate.size], self.sizes)
-        _once("train.peak_lrs (gamma, size)", [(rate.gamma, rate.size) for rate in self.train.peak_lrs])
+        named = {name for rate in self.train.peak_lrs for name in rate.variants or []}
+        _known("train.peak_lrs (variant)", sorted(named), self.variants)
+        arms = [RunName.parse(name) for name in self.pilot.arms]
+        _once("pilot.arms", self.pilot.arms)
+        _known("pilot.arms (size)", [arm.size for arm in arms], self.pilot.sizes)
+        _known("pilot.sizes", self.pilot.sizes, {arm.size: arm for arm in arms} and self.sizes)
+        _known("pilot.arms (variant)", [arm.variant for arm in arms], self.variants)
+        _known("pilot.batches.arms", self.pilot.batches.arms, self.pilot.arms)
         return self
 
 

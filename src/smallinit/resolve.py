@@ -1,37 +1,44 @@
 """From `params.yaml` to the plan: each run and stage gets its own values, resolved, nothing implicit."""
 
+from typing import Any
+
 from pydantic import ValidationError
 
 from smallinit.config import ConfigError, RunConfig, Strict, TrainConfig, explain
 from smallinit.data.config import FetchConfig, Generated, StreamConfig, TokenizeConfig
-from smallinit.params import Params, PeakRate, RunName
+from smallinit.params import Params, RunName
+from smallinit.pilot.config import PilotPlan
 from smallinit.theory.config import TheoryPlan
 from smallinit.theory.formulas import matched_eps
 
 
-def peak_lr(rates: list[PeakRate], size: str, gamma: float) -> float:
-    """The rate for a run: an entry for its very size, else the one for its gamma at any size.
+def peak_lr(params: Params, name: RunName) -> float:
+    """The rate for a run: that of the first entry which fits it.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: none does.
     """
-    for wanted in (size, None):
-        for rate in rates:
-            if (rate.gamma, rate.size) == (gamma, wanted):
-                return rate.peak_lr
-    raise ConfigError(f"train.peak_lrs has no entry for gamma = {gamma} at size {size!r}, nor one without a size")
+    for rate in params.train.peak_lrs:
+        if rate.fits(name.size, name.gamma, name.variant):
+            return rate.at(params.sizes[name.size].d_model) * params.variants[name.variant].rate_factor
+    raise ConfigError(
+        f"train.peak_lrs has no entry that fits gamma = {name.gamma}, size {name.size!r}, variant {name.variant!r}"
+    )
 
 
 def run(params: Params, name: str) -> RunConfig:
     """All values of one run, nothing implicit."""
-    size_name, gamma, variant_name, seed = RunName.parse(name)
-    size, variant, shared = params.sizes[size_name], params.variants[variant_name], params.train
+    parsed = RunName.parse(name)
+    return assemble(params, parsed, {"peak_lr": peak_lr(params, parsed), "snapshots": name in params.snapshots})
+
+
+def assemble(params: Params, name: RunName, own: dict[str, Any]) -> RunConfig:
+    """The run of that name, with training settings of its `own` beside those that all share."""
+    size, variant, shared = params.sizes[name.size], params.variants[name.variant], params.train
     eps = variant.norm_eps
     if eps == "matched":
-        eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, gamma)
-    rate = peak_lr(shared.peak_lrs, size_name, gamma)
-    train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens, "peak_lr": rate}
-    train["snapshots"] = name in params.snapshots
+        eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, name.gamma)
+    train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens} | own
     model = (
         params.model.model_dump(exclude={"reference_eps"})
         | size.model_dump(exclude={"d_ref", "tokens"})
@@ -42,17 +49,36 @@ def run(params: Params, name: str) -> RunConfig:
     init = params.init.model_dump() | variant.given("overrides", "residual_scaling", "fixed_std")
     return RunConfig.model_validate(
         {
-            "run": name,
-            "size": size_name,
-            "gamma": gamma,
-            "variant": variant_name,
-            "seed": shared.seed if seed is None else seed,
+            "run": str(name),
+            "size": name.size,
+            "gamma": name.gamma,
+            "variant": name.variant,
+            "seed": shared.seed if name.seed is None else name.seed,
             "d_ref": size.d_ref,
             "model": model,
             "init": init,
             "train": TrainConfig.model_validate(train),
         }
     )
+
+
+def pilot(params: Params, size: str) -> PilotPlan:
+    """The trials of the pilot at one size: its arms, and the same again at other batch sizes."""
+    chosen = params.pilot
+    own = {"tokens": chosen.tokens, "eval_tokens": chosen.eval_tokens, "peak_lr": chosen.peak_lrs[0]}
+    own |= {"eval_every": chosen.tokens, "measure_windows": 1, "snapshots": False}  # at log-spaced steps and the end
+
+    def arms(names: list[str], batch_tokens: int) -> list[RunConfig]:
+        micro_batch = min(params.train.micro_batch, max(batch_tokens // params.model.seq_len, 1))
+        batch = {"batch_tokens": batch_tokens, "micro_batch": micro_batch}
+        parsed = [RunName.parse(name) for name in names]
+        return [assemble(params, arm, own | batch) for arm in parsed if arm.size == size]
+
+    found = arms(chosen.arms, params.train.batch_tokens)
+    for batch_tokens in chosen.batches.batch_tokens:
+        if batch_tokens != params.train.batch_tokens:
+            found += arms(chosen.batches.arms, batch_tokens)
+    return PilotPlan(arms=found, peak_lrs=chosen.peak_lrs)
 
 
 def corpus(params: Params) -> tuple[FetchConfig, TokenizeConfig | StreamConfig]:
@@ -102,4 +128,9 @@ def plan(params: Params) -> dict[str, Strict]:
             files[f"runs/{name}"] = run(params, name)
         except ValidationError as error:
             raise ConfigError(explain(error, f"params.yaml, run {name}")) from None
+    for size in params.pilot.sizes:
+        try:
+            files[f"pilot/{size}"] = pilot(params, size)
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"params.yaml, pilot at size {size}")) from None
     return files
