@@ -66,6 +66,9 @@ evaluate: {tokens: 512, slice_tokens: 64, attention_windows: 3, micro_batch: 4, 
 benchmarks:
   {ask: [], items: 4, generate: {tasks: [], max_tokens: 8}, micro_batch: 4, threads: 1, tasks: {},
    arithmetic: {languages: [en], seed: 0, per_level: 1}}
+pilot:
+  {sizes: [s], tokens: 1024, eval_tokens: 128, peak_lrs: [4.0e-3, 8.0e-3], arms: [s-0.5-both, s-1.0-both],
+   batches: {arms: [s-1.0-both], batch_tokens: [64]}}
 anchor:
   {gammas: [0.5, 1.0], seeds: 2, d_model: 16, d_ff: 32, n_layers: 1,
    embedding_mlp: {steps: 20, batch: 32, learning_rate: 2.0e-3, weight_decay: 0.01},

@@ -37,6 +37,10 @@ OVERLAY: dict[str, Any] = {
     "tracking": {"dvclive": False},
     "evaluate": {"tokens": 4096, "slice_tokens": 1024, "attention_windows": 4},
     "benchmarks": {"items": 4, "micro_batch": 16, "arithmetic": {"per_level": 1}, "generate": {"max_tokens": 8}},
+    "pilot": {
+        **{"sizes": ["xs"], "tokens": 2048, "eval_tokens": 512, "peak_lrs": [8e-3, 1.6e-2]},
+        **{"arms": ["xs-0.5-both", "xs-1.0-both"], "batches": {"arms": [], "batch_tokens": []}},
+    },
     "anchor": {
         **{"gammas": [0.5, 1.0], "seeds": 2, "d_model": 16, "d_ff": 32, "n_layers": 1},
         **{"embedding_mlp": {"steps": 20, "batch": 32}, "decoder": {"steps": 20, "batch": 32}},

@@ -194,6 +194,22 @@ def test_titles_say_what_the_data_say(gain: float, wins: str) -> None:
     assert said in draw.arithmetic_message(levels, "s")
 
 
+def test_one_far_task_does_not_squeeze_the_others_and_says_how_far_it_is() -> None:
+    arms, asked = experiment(0.2, null=0.02)
+    frame = benchmarks.differences(arms, asked)
+    bits = (frame["measure"] == "bits_per_byte") & frame["claimed"]
+    near = draw.window(frame[bits])
+    assert near > frame.loc[bits, "gain_high"].max()  # alike: nothing is beyond
+    far = bits & (frame["task"] == "piqa")
+    frame.loc[far, ["gain", "gain_low", "gain_high"]] = [-9.0, -9.5, -8.5]
+    frame.loc[far, "null_reach"] = 7.0
+    assert draw.window(frame[bits]) < 2 * near
+    figure = draw.gains(frame, "s", 0.1)
+    assert {text.get_text() for text in figure.axes[0].texts} == {"±7.00", "-9.00"}
+    assert figure.texts[1].get_text().endswith("numbers: beyond the axis")
+    draw.plt.close(figure)
+
+
 def test_every_figure_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     arms, asked = experiment(0.2, null=0.02)
     frame = benchmarks.differences(arms, asked)

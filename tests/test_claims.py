@@ -258,6 +258,11 @@ def variants(**losses: dict[made_up.Arm, float | None]) -> Arms:
     return Arms(made_up_variants.results(losses), CONFIG)
 
 
+def rates(base: list[float], small: list[float]) -> Arms:
+    """Losses of both gammas at the tuned rate, at half and at twice of it."""
+    return variants(**{name: pair(b, s) for name, b, s in zip(("both", "slow", "fast"), base, small, strict=True)})
+
+
 WORSE = (4.3, 4.6)
 BETTER = (4.6, 4.3)
 CASES: list[tuple[str, Callable[[], Arms], str, str]] = [  # claim, results, verdict, what the table says of it
@@ -319,8 +324,12 @@ CASES: list[tuple[str, Callable[[], Arms], str, str]] = [  # claim, results, ver
     ("K3", lambda: variants(standard=pair(4.7, 4.9), literal=pair(4.7, 4.6)), REPLICATED, "s: +0.3"),
     ("K3", lambda: variants(standard=pair(4.7, 4.4), literal=pair(4.7, 4.6)), CONTRADICTED, "s: -0.2"),
     ("K3", lambda: variants(standard=pair(4.7, 4.9)), NOT_TESTED, "add `s-1.0-literal` to `runs`"),
-    ("K4", lambda: arms({}), NOT_TESTED, "`train.peak_lrs`"),
-    ("K5", lambda: arms({}), NOT_TESTED, "`train.weight_decay`"),
+    ("K4", lambda: rates([4.7, 4.6, 4.8], [4.5, 4.6, 4.4]), REPLICATED, "s: +0.2"),  # 4.6 against 4.4
+    ("K4", lambda: rates([4.7, 4.3, 4.8], [4.5, 4.6, 4.4]), CONTRADICTED, "s: -0.1"),  # tuned, 0.2 ahead
+    ("K4", lambda: arms({}), NOT_TESTED, "add `s-0.5-slow`, `s-0.5-fast`, `s-1.0-slow`, `s-1.0-fast` to `runs`"),
+    ("K5", lambda: variants(undecayed=pair(4.7, 4.6)), REPLICATED, "s: +0.1"),
+    ("K5", lambda: variants(undecayed=pair(4.6, 4.7)), CONTRADICTED, "s: -0.1"),
+    ("K5", lambda: arms({}), NOT_TESTED, "`s-0.5-undecayed`, `s-1.0-undecayed`"),
 ]
 
 

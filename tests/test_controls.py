@@ -11,6 +11,7 @@ from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLIC
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
 from smallinit.plots import controls as draw
+from smallinit.plots import rate_grid as draw_rates
 
 CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
 USUAL = {"standard": pair(4.7, 4.6), "both": pair(4.7, 4.5)}
@@ -42,6 +43,57 @@ def test_rates_that_gammas_share_are_found_if_both_finished() -> None:
     runs.loc[3, "diverged"] = True
     assert controls.shared_rates(runs) == [4e-3]
     assert controls.rates_text(runs.head(2)).startswith("No learning rate")
+
+
+# ---------------------------------------------------------------------------------------------------------- other rates
+def rated(slow: made_up_variants.Losses, fast: made_up_variants.Losses) -> Arms:
+    """Runs of `both` at losses of 4.7 and 4.5, and the same at half and at twice their rate."""
+    found = arms(USUAL | {"slow": slow, "fast": fast})
+    runs = found.results.runs
+    runs["peak_lr"] = runs["gamma"].map({0.5: 8e-3, 1.0: 4e-3}) * runs["variant"].map({"slow": 0.5, "fast": 2}).fillna(
+        1
+    )
+    return found
+
+
+def test_every_combination_of_rates_has_a_gain() -> None:
+    table = controls.rate_grid(rated(pair(4.9, 4.6), pair(4.6, 4.8)))
+    gains = table.pivot(index="base_times", columns="small_times", values="gain")
+    assert gains.index.tolist() == gains.columns.tolist() == [0.5, 1, 2]
+    assert np.allclose(gains, [[0.3, 0.4, 0.1], [0.1, 0.2, -0.1], [0.0, 0.1, -0.2]])
+    best = controls.best_rates(table)
+    assert best is not None and best["gain"] == pytest.approx(0.1)  # each at its lowest loss, 4.6 and 4.5
+    assert [best["base_rate"], best["small_rate"]] == pytest.approx([16e-3, 4e-3])
+    text = controls.rate_grid_text(table)
+    assert "of 9 combinations of rates γ = 1 wins in 6 and loses in 2" in text
+    assert "+0.200 [+0.200, +0.200] nats per token at the tuned rates, and +0.100" in text
+    assert "0.016 for γ = 0.5 and 0.004 for γ = 1." in text
+    assert text.endswith("The best rate of γ = 0.5 is the end of those tried.")
+    figure = draw_rates.rate_grid(table)
+    figure.canvas.draw()
+    assert figure.texts[0].get_text().startswith("γ = 1 wins in 6 of 9 combinations of rates, loses in 2; each at its")
+
+
+def test_a_rate_at_which_a_run_diverged_has_no_gain_and_is_no_end() -> None:
+    table = controls.rate_grid(rated(pair(4.9, 4.6), pair(None, 4.8)))
+    assert table["gain"].isna().sum() == 3 and set(table.loc[table["gain"].isna(), "base_times"]) == {2}
+    best = controls.best_rates(table)
+    assert best is not None and [best["base_times"], best["small_times"]] == [1, 1]
+    assert "end of those tried" not in controls.rate_grid_text(table)
+    lost = controls.rate_grid(rated(pair(4.9, None), pair(4.6, None))).query("small_times != 1")
+    assert controls.best_rates(lost) is None and "in every combination a run diverged" in controls.rate_grid_text(lost)
+    draw_rates.rate_grid(lost).canvas.draw()
+
+
+def test_without_another_rate_there_is_no_grid() -> None:
+    table = controls.rate_grid(arms(USUAL))
+    assert table.empty and controls.rate_grid_text(table) == "No arm was run at another than its tuned rate."
+
+
+def test_the_gain_without_decay_stands_beside_that_with_it() -> None:
+    text = controls.undecayed_text(arms(USUAL | {"undecayed": pair(4.7, 4.6)}))
+    assert "without weight decay +0.100" in text and "with it +0.200" in text and "change -0.100" in text
+    assert "add `s-0.5-undecayed` and `s-1.0-undecayed`" in controls.undecayed_text(arms(USUAL))
 
 
 # --------------------------------------------------------------------------------------------------------------- seeds

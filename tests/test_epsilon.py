@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import made_up_variants
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import Arm, made_up_results
+from made_up_variants import pair
 
 from smallinit.analysis import epsilon, needed
 from smallinit.analysis.config import AnalysisConfig
@@ -145,6 +147,20 @@ def test_effects_have_their_known_sizes_and_add_up() -> None:
         assert [table[(size, name)] for name in epsilon.EFFECTS] == pytest.approx(values, abs=0.02)
         change, base, small = (table[(size, name)] for name in list(epsilon.EFFECTS)[2:])
         assert change == pytest.approx(small - base, abs=1e-9)
+
+
+def test_the_null_of_an_effect_is_of_what_it_compares() -> None:
+    losses = {"standard": pair(4.7, 4.6) | pair(4.72, 4.7, seed=1), "eps": pair(4.7, 4.4), "literal": pair(4.7, 4.5)}
+    found = Arms(made_up_variants.results(losses), CONFIG)
+    table = epsilon.effects(found, ["s"])
+    assert table["null"].tolist() == pytest.approx([0.1, 0.1, 0.08, 0.02, 0.1])  # gains 0.1 and 0.02 of the two seeds
+    assert epsilon.literal_costs(found)["null"].tolist() == pytest.approx([0.02, 0.1])
+    first, second = epsilon.null_text(found, table).split("\n\n")
+    assert "their null: 2 of 4 gains and costs." in first and "0.080 in `s-standard`" in second
+    assert epsilon.null_text(arms(), epsilon.effects(arms(), ["s"])).count("No null: no arm has two seeds") == 2
+    figure = draw.effects(table, epsilon.literal_costs(found))
+    assert "grey: as far as two seeds" in figure.texts[1].get_text()
+    assert [axes.get_legend_handles_labels()[1].count("two seeds, same γ") for axes in figure.axes] == [1, 1]
 
 
 def test_the_text_of_the_effects_names_the_winner() -> None:

@@ -41,7 +41,7 @@ def test_the_claim_is_judged_by_the_gain_of_both_variants(
 def test_dense_models_alone_leave_the_claim_untested_and_say_so() -> None:
     dense = Arms(made_up_variants.results(DENSE), CONFIG)
     assert judge(named(experts.same_in_experts(dense))) == NOT_TESTED
-    assert family.gains(dense, family.EXPERTS).empty and experts.expert_runs(dense).empty
+    assert experts.gains(dense).empty and experts.expert_runs(dense).empty
     assert family.text(dense, family.EXPERTS) == "No run of this family is there."
     assert experts.router_text(experts.router_table(dense.results.runs, dense.results.routers)).startswith("No router")
     assert experts.parameter_table(experts.expert_runs(dense)).empty
@@ -100,11 +100,26 @@ def test_active_parameters_leave_out_the_experts_that_a_token_does_not_choose(mo
     assert table.loc["mixed", "active"] == table.loc["dense", "active"] + router
 
 
+def test_a_mixture_without_seeds_is_given_the_null_of_the_dense_models_beside_it() -> None:
+    seeds = {"both": pair(4.7, 4.5) | pair(4.73, 4.5, seed=1), "standard": pair(4.7, 4.6) | pair(4.71, 4.6, seed=1)}
+    losses = seeds | {"moe": pair(4.6, 4.3), "moe_standard": pair(4.6, 4.5)}
+    table = experts.gains(Arms(made_up_variants.results(losses), CONFIG)).set_index("variant")["null"]
+    wanted = {"both": 0.03, "moe": 0.03, "standard": 0.01, "moe_standard": 0.01}
+    assert table.to_dict() == pytest.approx(wanted)
+    losses["moe"] = pair(4.6, 4.3) | pair(4.6, 4.32, seed=1)
+    own = experts.gains(Arms(made_up_variants.results(losses), CONFIG))
+    assert own.set_index("variant").loc["moe", "null"] == pytest.approx(0.02)
+    figure = draw.gains(own)
+    figure.canvas.draw()
+    assert "grey: as far as two seeds" in figure.texts[1].get_text() and len(figure.axes[0].patches) == 4
+
+
 def test_figures_can_be_drawn() -> None:
     found = arms((4.6, 4.5), (4.6, 4.3))
     runs, routers = experts.expert_runs(found), found.results.routers
     assert runs["run"].tolist() == ["s-0.5-moe", "s-1.0-moe", "s-0.5-moe_standard", "s-1.0-moe_standard"]
     draw_family.gain_figure(family.gains(found, family.EXPERTS), "Experts").canvas.draw()
+    assert draw.gains(experts.gains(found)).texts[1].get_text().endswith("no null: no arm has two seeds")
     draw_family.curves(runs, found.results).canvas.draw()
     loads = draw.loads(runs, routers)
     loads.canvas.draw()

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import made_up_variants
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import Arm, made_up_results
+from made_up_variants import pair
 
 from smallinit import paths
-from smallinit.analysis import gate, needed
+from smallinit.analysis import claims, gate, needed
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
 from smallinit.evaluation.attention import uniform_map, uniform_sink
@@ -87,6 +89,32 @@ def test_the_gain_of_the_gate_is_what_the_losses_say_and_a_diverged_run_is_left_
     assert table["matched ε"].to_dict() == pytest.approx({"γ = 0.5": 0.1, "γ = 1": 0.4, "difference": 0.3}, abs=0.02)
     assert table["ε = 1e-12"].to_dict() == pytest.approx({"γ = 0.5": 0.1}, abs=0.02)
     assert ", more at γ = 1 (+0.3" in gate.effects_text(gate.effects(arms()))
+
+
+def test_the_null_of_a_gain_of_the_gate_is_of_its_pair_and_gamma() -> None:
+    losses = {"eps": pair(4.7, 4.6), "both": pair(4.7, 4.5) | pair(4.73, 4.51, seed=1)}
+    found = Arms(made_up_variants.results(losses), CONFIG)
+    table = gate.effects(found)
+    assert table["null"].tolist() == pytest.approx([0.03, 0.01, 0.02])  # gains of γ = 1: 0.2 and 0.22
+    first, second = gate.effects_null_text(found, table).split("\n\n")
+    assert "null: 1 of 2 gains of the gate." in first and "null: 1 of 1 differences between the γ." in second
+    assert "grey: as far as two seeds" in draw.effects(table).texts[1].get_text()
+
+
+def test_sinks_and_gates_stand_beside_what_a_second_seed_moves() -> None:
+    losses = {"eps": pair(4.7, 4.6), "both": pair(4.7, 4.5) | pair(4.7, 4.5, seed=1)}
+    found = Arms(made_up_variants.results(losses), CONFIG)
+    shares = {"s-0.5-eps": 0.1, "s-1.0-eps": 0.3, "s-0.5-both": 0.1, "s-1.0-both": 0.28}
+    shares |= {"s-0.5-both-seed1": 0.15, "s-1.0-both-seed1": 0.28}
+    rows = [[run, window, 0, 0, share + 0.001 * window] for run, share in shares.items() for window in range(4)]
+    heads = pd.DataFrame(rows, columns=["run", "window", "layer", "head", "sink"])
+    opening = heads["sink"].where(heads["run"].str.contains("both"))
+    found.results.attention = heads.assign(gate=opening, **{"gate_below_0.1": opening})
+    text = gate.sinks_null_text(found, claims.sink_and_gate(found))  # sharper by 0.2, removed by 0.02, null 0.05
+    assert "0.050 in `s-0.5-both`" in text and "null: 1 of 2 differences of sinks." in text
+    table = gate.gates(found.results.runs[found.results.runs["seed"] == 0], found.results.attention)
+    assert "null: 1 of 1 differences of the mean gate between the γ." in gate.gates_null_text(found, table)
+    assert gate.sinks_null_text(arms(), []).startswith("No null")
 
 
 def test_of_each_layer_the_head_with_the_strongest_sink_is_shown_over_uniform() -> None:

@@ -3,10 +3,12 @@
 import re
 from dataclasses import replace
 
+import made_up_variants
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import Arm, made_up_results
+from made_up_variants import pair
 
 from smallinit import measures, paths, plan
 from smallinit.analysis import collect, ladder
@@ -129,6 +131,20 @@ def test_other_seeds_have_a_gain_where_both_arms_were_run() -> None:
     assert others[["variant", "size", "seed"]].to_numpy().tolist() == [["both", "s", 1]]
     assert others["gain"].tolist() == pytest.approx([0.3])
     assert draw.other_gains(draw.ladder_runs(arms().results)).empty
+
+
+def test_beside_each_gain_stands_the_null_of_its_variant() -> None:
+    losses = {"both": pair(4.7, 4.5) | pair(4.73, 4.5, seed=1) | pair(4.5, 4.4, size="m"), "eps": pair(4.7, 4.4)}
+    found = Arms(made_up_variants.results(losses), CONFIG)
+    table = ladder.gains(found).set_index(["variant", "size"])
+    assert table["null"].tolist() == pytest.approx([0.03] * 4)  # of `both` at s, also where there is nothing to compare
+    for figure, one in (
+        (draw.gain_figure(found.results, ladder.gains(found)), False),
+        (draw.headline_figure(found.results, ladder.gains(found)), False),
+        (draw.gain_figure(arms().results, ladder.gains(arms())), True),
+    ):
+        assert ("no null" in figure.texts[1].get_text()) == one
+        figure.canvas.draw()
 
 
 def test_runs_that_are_missing_or_diverged_are_named() -> None:

@@ -15,6 +15,8 @@ from smallinit import config, params, paths, plan, resolve
 from smallinit.config import ConfigError
 from smallinit.theory.formulas import matched_eps
 
+ROOT = Path(__file__).parents[1]
+
 
 def step(place: Any, part: str) -> Any:
     return place[int(part) if isinstance(place, list) else part]
@@ -58,7 +60,13 @@ def message(changes: dict[str, str | None]) -> str:
 
 
 def test_the_tracked_params_yaml_fits_its_schema_and_resolves() -> None:
-    chosen = params.load(Path(__file__).parents[1] / "params.yaml")
+    chosen = params.load(ROOT / "params.yaml")
+    assert {f"runs/{name}" for name in chosen.runs} < resolve.plan(chosen).keys()
+
+
+@pytest.mark.parametrize("profile", sorted(path.stem for path in (ROOT / "profiles").glob("*.yaml")))
+def test_every_profile_fits_the_schema_and_resolves(profile: str) -> None:
+    chosen = params.load(ROOT / "params.yaml", profile)
     assert {f"runs/{name}" for name in chosen.runs} < resolve.plan(chosen).keys()
 
 
@@ -572,12 +580,64 @@ def test_matched_eps_has_the_value_of_the_design(project: Path) -> None:
     assert resolve.run(params.load(), "s-1.0-standard").model.norm_eps == pytest.approx(1e-5 * 48**2)
 
 
-def test_a_peak_rate_for_one_size_goes_before_the_one_for_all() -> None:
-    rates = [params.PeakRate(gamma=1.0, peak_lr=4e-3), params.PeakRate(gamma=1.0, size="m", peak_lr=2e-3)]
-    assert [resolve.peak_lr(rates, size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
-    assert [resolve.peak_lr(rates[::-1], size, 1.0) for size in ("s", "m")] == [4e-3, 2e-3]
-    with pytest.raises(ConfigError, match=r"train\.peak_lrs has no entry for gamma = 1\.0 at size 's'"):
-        resolve.peak_lr(rates[1:], "s", 1.0)
+def rates_of(entries: str, *names: str) -> list[float]:
+    """The peak rates of runs under `train.peak_lrs: [entries]`."""
+    write({"train.peak_lrs": f"[{{gamma: 0.5, peak_lr: 8.0e-3}}, {entries}]"})
+    chosen = params.load()
+    return [resolve.run(chosen, name).train.peak_lr for name in names]
+
+
+def test_the_first_peak_rate_that_fits_is_the_one(project: Path) -> None:
+    entries = (
+        "{gamma: 1.0, size: m, variants: [both], peak_lr: 2.0e-3}, {gamma: 1.0, variants: [both], peak_lr: 3.0e-3}"
+    )
+    names = ["m-1.0-both", "s-1.0-both", "m-1.0-standard", "s-0.5-both"]
+    assert rates_of(f"{entries}, {{gamma: 1.0, peak_lr: 4.0e-3}}", *names) == [2e-3, 3e-3, 4e-3, 8e-3]
+    said = r"train\.peak_lrs has no entry that fits gamma = 1\.0, size 'm', variant 'standard'"
+    with pytest.raises(ConfigError, match=said):
+        rates_of(entries, "m-1.0-standard")
+
+
+def test_a_peak_rate_follows_a_power_of_the_width(project: Path) -> None:
+    entry = "{gamma: 1.0, peak_lr: 4.0e-3, d_model: 16, width_power: -1.0}"
+    assert rates_of(entry, "s-1.0-both", "m-1.0-both") == [4e-3, 2.67e-3]  # d_model 16 and 24, three digits
+
+
+def test_a_power_without_its_width_is_refused(project: Path) -> None:
+    text = message({"train.peak_lrs": "[{gamma: 0.5, peak_lr: 0.1}, {gamma: 1.0, peak_lr: 0.1, width_power: -0.5}]"})
+    assert "width_power = -0.5 needs `d_model`" in text
+
+
+def test_a_variant_may_have_its_own_decay_and_a_factor_on_the_rate(project: Path) -> None:
+    write({"variants.both": "{norm_eps: 1.0e-12, gate: elementwise, rate_factor: 0.5, weight_decay: 0.0}"})
+    run, other = (resolve.run(params.load(), name).train for name in ("s-1.0-both", "s-1.0-standard"))
+    assert (run.peak_lr, other.peak_lr, run.weight_decay, other.weight_decay) == (2e-3, 4e-3, 0.0, 0.1)
+
+
+def test_the_pilot_tries_its_arms_and_other_batches(project: Path) -> None:
+    plan = resolve.pilot(params.load(), "s")
+    assert [(arm.run, arm.train.batch_tokens, arm.train.micro_batch) for arm in plan.arms] == [
+        ("s-0.5-both", 128, 4),
+        ("s-1.0-both", 128, 4),
+        ("s-1.0-both", 64, 4),
+    ]
+    assert {arm.train.tokens for arm in plan.arms} == {1024} and plan.arms[0].train.peak_lr == plan.peak_lrs[0] == 4e-3
+    assert resolve.plan(params.load())["pilot/s"] == plan
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("pilot.sizes", "[s, m]", "pilot.sizes (without an arm): 'm' is not defined"),
+        ("pilot.arms", "[s-0.5-both, m-0.5-both, s-1.0-both]", "pilot.arms (size): 'm' is not defined"),
+        ("pilot.arms", "[s-0.5-gated, s-1.0-both]", "pilot.arms (variant): 'gated' is not defined"),
+        ("pilot.batches.arms", "[s-1.5-both]", "pilot.batches.arms: 's-1.5-both' is not defined"),
+        ("pilot.peak_lrs", "[1.0e-3, 3.0e-3]", "each must be 2 times the one before"),
+        ("pilot.batches.batch_tokens", "[72]", "must be a multiple of"),
+    ],
+)
+def test_a_pilot_that_cannot_be_is_refused(project: Path, key: str, value: str, said: str) -> None:
+    assert said in message({key: value})
 
 
 def test_a_peak_rate_for_an_unknown_size_is_named(project: Path) -> None:

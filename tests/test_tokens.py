@@ -212,6 +212,20 @@ def test_titles_follow_the_data_and_every_line_of_the_figure_is_named(project: P
     plt.close("all")
 
 
+def test_of_many_sizes_the_outer_ones_are_drawn_and_the_message_has_all(project: Path) -> None:
+    assert token_pairs.ends(["s", "s", "m", "l"]) == ["s", "l"]
+    assert token_pairs.ends(["s"]) == ["s"] and token_pairs.ends([]) == []
+    chosen = token_pairs.pairs(arms(medium(0.6)))
+    levels = token_pairs.of_pairs(chosen, lambda table: tokens.levels(table, CONFIG))
+    levels = pd.concat([levels, levels.assign(size="m"), levels.assign(size="l")], ignore_index=True)
+    assert draw.message(levels, "both").endswith("among the medium to hard tokens at size s, m, l")
+    assert draw.note(levels, "both").endswith("sizes between, m: in the table")
+    profile = token_pairs.of_pairs(chosen[:1], lambda table: tokens.profile(table, 10, CONFIG))
+    figure = draw.by_difficulty(pd.concat([profile.assign(size=size) for size in ("s", "m", "l")]))
+    assert len(figure.axes) == 6  # two sizes, three measures
+    plt.close(figure)
+
+
 def test_parts_of_a_character_are_shown_as_one_and_their_probabilities_multiplied() -> None:
     pieces = ["a", "", "", "中", " b", "", ""]
     base = np.log([2.0, 2, 4, 5, 10, 3, 3])

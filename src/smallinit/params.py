@@ -55,7 +55,7 @@ class Size(Strict):
 class Variant(Strict):
     """`norm_eps` is a number, or `matched`: the eps that attenuates as much here as `reference_eps` does at d_ref.
 
-    The other keys are those of `model` and `init`; one that is given holds for this variant instead.
+    The other keys are those of `model` and `init`, and two for `train`; one that is given holds for this variant.
     """
 
     norm_eps: Annotated[float, Field(ge=0)] | Literal["matched"]
@@ -68,6 +68,7 @@ class Variant(Strict):
     overrides: dict[Kind, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     residual_scaling: bool = False
     fixed_std: Annotated[float, Field(gt=0)] | None = None
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
     rate_factor: float = Field(default=1.0, gt=0, description="times the peak learning rate that the run would have")
 
     def given(self, *names: str) -> dict[str, Any]:
@@ -129,8 +130,10 @@ class PeakRate(Strict):
         return self.gamma == gamma and self.size in (None, size) and named
 
     def at(self, d_model: int) -> float:
-        """The rate at a width, to three digits."""
-        return float(f"{self.peak_lr * (d_model / (self.d_model or d_model)) ** self.width_power:.3g}")
+        """The rate at a width; to three digits where it is not given but follows."""
+        if self.d_model is None or not self.width_power:
+            return self.peak_lr
+        return float(f"{self.peak_lr * (d_model / self.d_model) ** self.width_power:.3g}")
 
 
 class TrainParams(TrainSettings):
@@ -231,14 +234,16 @@ class Params(Strict):
         for name, source in self.sources.items():
             _known(f"sources.{name}.archive", [source.archive], self.archives)
         self.benchmarks.split(self.archives)
-        _known("train.peak_lrs (gamma)", [n.gamma for n in names], {rate.gamma: rate for rate in self.train.peak_lrs})
-        _known("train.peak_lrs (size)", [rate.size for rate in self.train.peak_lrs if rate.size], self.sizes)
-        named = {name for rate in self.train.peak_lrs for name in rate.variants or []}
-        _known("train.peak_lrs (variant)", sorted(named), self.variants)
+        rates = self.train.peak_lrs
+        _known("train.peak_lrs (gamma)", [n.gamma for n in names], {rate.gamma: rate for rate in rates})
+        _known("train.peak_lrs (size)", [rate.size for rate in rates if rate.size], self.sizes)
+        _known("train.peak_lrs (variant)", [name for rate in rates for name in rate.variants or []], self.variants)
+        _once("train.peak_lrs", [(rate.gamma, rate.size, *(rate.variants or ["any"])) for rate in rates])
         arms = [RunName.parse(name) for name in self.pilot.arms]
         _once("pilot.arms", self.pilot.arms)
         _known("pilot.arms (size)", [arm.size for arm in arms], self.pilot.sizes)
-        _known("pilot.sizes", self.pilot.sizes, {arm.size: arm for arm in arms} and self.sizes)
+        _known("pilot.sizes", self.pilot.sizes, self.sizes)
+        _known("pilot.sizes (without an arm)", self.pilot.sizes, [arm.size for arm in arms])
         _known("pilot.arms (variant)", [arm.variant for arm in arms], self.variants)
         _known("pilot.batches.arms", self.pilot.batches.arms, self.pilot.arms)
         return self

@@ -1,12 +1,14 @@
-"""The generated parts of README.md: the headline, the stage table and the graph, between markers, never typed."""
+"""The generated parts of README.md: the headline, tables and the graph, between markers, never typed."""
 
 import re
+from pathlib import Path
 
+import pandas as pd
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from smallinit import paths
-from smallinit.files import replacing
+from smallinit.files import read_json, replacing
 
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
@@ -61,7 +63,40 @@ def bench() -> str:
     return report.markdown()
 
 
-PARTS = {"headline": headline, "losses": losses, "bench": bench, "stages": stages, "graph": graph}
+def cost() -> str:
+    """What the tracked runs took: minutes by size, the machines, the versions; from their own records."""
+    runs = read_json(paths.PLAN / "runs.json")["runs"]
+    rows = []
+    for run in runs:
+        resolved, small = read_json(paths.PLAN / "runs" / f"{run}.json"), paths.RESULTS / "train" / run
+        kind = "with experts" if resolved["model"]["moe"] else "dense"
+        metrics, record = read_json(small / "metrics.json"), read_json(small / "provenance.json")
+        width = resolved["model"]["d_model"]
+        rows.append([resolved["size"], width, kind, metrics["tokens"] / 1e6, record["seconds"] / 60, record["cpu"]])
+    table = pd.DataFrame(rows, columns=["size", "d_model", "kind", "tokens", "minutes", "cpu"])
+    lines = ["| size | d_model | model | runs | million tokens each | minutes each, least to most |"]
+    lines += ["| --- | ---: | --- | ---: | ---: | --- |"]
+    for (size, width, kind), own in table.groupby(["size", "d_model", "kind"], sort=False):
+        took = f"{own['minutes'].min():.1f}–{own['minutes'].max():.1f}"
+        lines.append(f"| {size} | {width} | {kind} | {len(own)} | {own['tokens'].mean():.1f} | {took} |")
+    pilot = [read_json(path) for path in pilot_records()]
+    trials, spent = sum(record["trials"] for record in pilot), sum(record["seconds"] for record in pilot) / 3600
+    versions = read_json(paths.RESULTS / "train" / runs[0] / "provenance.json")["versions"]
+    said = (
+        f"Training took {table['minutes'].sum() / 60:.1f} core-hours, the {trials} trials of the pilot {spent:.1f}; "
+        f"one thread a run, two runs side by side, on {', '.join(sorted(table['cpu'].unique()))}. "
+        f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}."
+    )
+    return "\n".join([*lines, "", said]) + "\n"
+
+
+def pilot_records() -> list[Path]:
+    """The records of the pilot's sizes, those in the plan."""
+    sizes = read_json(paths.PLAN / "pilot.json")["sizes"]
+    return [paths.RESULTS / "pilot" / size / "provenance.json" for size in sizes]
+
+
+PARTS = {"headline": headline, "losses": losses, "cost": cost, "bench": bench, "stages": stages, "graph": graph}
 
 
 def rendered(text: str) -> str:

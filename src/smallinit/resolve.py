@@ -38,7 +38,9 @@ def assemble(params: Params, name: RunName, own: dict[str, Any]) -> RunConfig:
     eps = variant.norm_eps
     if eps == "matched":
         eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, name.gamma)
-    train = shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens} | own
+    train = (
+        shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens} | variant.given("weight_decay") | own
+    )
     model = (
         params.model.model_dump(exclude={"reference_eps"})
         | size.model_dump(exclude={"d_ref", "tokens"})
@@ -117,6 +119,7 @@ def plan(params: Params) -> dict[str, Strict]:
         "evaluate": params.evaluate,
         "items": items,
         "benchmark": benchmark,
+        "pilot": params.pilot,
         "anchor": params.anchor,
         "composite": params.composite,
         "analysis": params.analysis,

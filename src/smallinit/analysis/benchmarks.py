@@ -7,6 +7,7 @@ stands the null, the same difference between two seeds of one gamma.
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,18 +39,23 @@ def kind(task: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- differences
+@cache
+def signs(items: int, seed: int) -> np.ndarray:
+    """Random signs, (FLIPS, items) of 1.0 and -1.0; drawn once for all tasks with that many items: that takes long."""
+    pairs = np.tile([1.0, -1.0], (FLIPS, items, 1))
+    drawn: np.ndarray = np.random.default_rng(seed).permuted(pairs, axis=-1)[..., 0].copy()
+    return drawn
+
+
 def p_value(table: pd.DataFrame, config: AnalysisConfig) -> float:
-    """How often a sum of gains of random signs is as far from zero: both models alike on every item, but for luck."""
-    test = stats.permutation_test(
-        (table["gain"].to_numpy(),),
-        np.sum,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=FLIPS,
-        batch=1000,
-        rng=np.random.default_rng(config.seed),
-    )
-    return float(test.pvalue)
+    """How often a sum of gains of random signs is as far from zero: both models alike on every item, but for luck.
+
+    Twice the smaller tail, the observed signs counted in, as in scipy's `permutation_test`.
+    """
+    gain = table["gain"].to_numpy(dtype=float)
+    sums, seen, rounding = signs(len(gain), config.seed) @ gain, gain.sum(), 1e-12 * np.abs(gain).sum()
+    tail = min((sums <= seen + rounding).sum(), (sums >= seen - rounding).sum())
+    return float(min(1.0, 2 * (tail + 1) / (FLIPS + 1)))
 
 
 def holm(p: pd.Series) -> pd.Series:

@@ -52,6 +52,7 @@ def trajectories(results: Results, size: str, variant: str, gammas: Sequence[flo
     chosen = runs[(runs["size"] == size) & (runs["variant"] == variant) & runs["gamma"].isin(gammas)]
     chosen = chosen[~chosen["diverged"]]
     measured = results.matrices.reindex(columns=["run", *MATRICES])  # also where nothing was measured
+    measured = measured[measured["run"].isin(chosen["run"])]
     table = measured.merge(chosen[["run", "gamma", "seed"]], on="run")
     return table.assign(
         family=table["kind"].map(FAMILY), update_ratio=table["update_norm"] / table["weight_norm"]
@@ -68,16 +69,16 @@ def turning_points(table: pd.DataFrame) -> pd.DataFrame:
         table: as `trajectories` gives it.
     """
     columns = ["gamma", "seed", "run", "name", "kind", "layer"]
-    rows = []
-    for key, matrix in table.groupby(columns):
-        early = matrix[matrix["tokens"] <= EARLY * matrix["tokens"].max()]
-        lowest = early.loc[early["stable_rank_ratio"].idxmin()]
-        start, end = matrix["stable_rank_ratio"].iloc[[0, -1]]
-        low = lowest["stable_rank_ratio"]
-        found = {"start": start, "lowest": low, "at_step": int(lowest["step"]), "end": end}
-        found |= {"fall": np.log2(start / low), "rise": np.log2(end / low)}
-        rows.append(dict(zip(columns, key, strict=True)) | found)
-    return pd.DataFrame(rows, columns=[*columns, "start", "lowest", "at_step", "end", "fall", "rise"])
+    table = table.reset_index(drop=True)
+    matrices = table.groupby(columns)
+    early = table[table["tokens"] <= EARLY * matrices["tokens"].transform("max")]
+    lowest = early.loc[early.groupby(columns)["stable_rank_ratio"].idxmin()].set_index(columns)
+    low, ratio = lowest["stable_rank_ratio"], matrices["stable_rank_ratio"]
+    found = {"start": ratio.first(), "lowest": low, "at_step": lowest["step"].astype(int), "end": ratio.last()}
+    points = pd.DataFrame(found)
+    return points.assign(
+        fall=np.log2(points["start"] / points["lowest"]), rise=np.log2(points["end"] / points["lowest"])
+    ).reset_index()
 
 
 def mean_by(table: pd.DataFrame, group: str, column: str) -> pd.DataFrame:

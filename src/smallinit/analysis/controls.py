@@ -1,13 +1,15 @@
 """Controls: what else than the initialization could make the difference, and how much of it is luck."""
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
+from smallinit.analysis.confounds import RATES, UNDECAYED
 from smallinit.analysis.family import LAYERNORM, same_gain
 from smallinit.analysis.ladder import BASE, SMALL, Arms
+from smallinit.analysis.nulls import pairs
 from smallinit.analysis.statistics import Interval, loss_contrast, over_seeds
 
 LADDER = ("standard", "eps", "gate", "both")
@@ -58,6 +60,73 @@ def rates_text(runs: pd.DataFrame) -> str:
     return "No learning rate was run at both γ = 0.5 and γ = 1: γ and rate change together in every comparison."
 
 
+# ---------------------------------------------------------------------------------------------- other learning rates
+def rate_grid(arms: Arms) -> pd.DataFrame:
+    """Gain of gamma = 1 at every combination of the two arms' learning rates, first seed; a row a combination.
+
+    Returns:
+        size; base_rate and small_rate (peak learning rates); base_times and small_times (the same over the arm's tuned
+        rate); gain, low, high (nats per token, over documents; missing where one of the two runs diverged). Only sizes
+        that have a run at another than the tuned rate.
+    """
+    columns = ["size", "base_rate", "small_rate", "base_times", "small_times", "gain", "low", "high"]
+    runs, rows = arms.results.runs, []
+    runs = runs[runs["variant"].isin(RATES) & (runs["seed"] == runs["seed"].iloc[0])]
+    for size in arms.sizes():
+        own = [
+            runs[(runs["size"] == size) & (runs["gamma"] == gamma)].sort_values("peak_lr") for gamma in (BASE, SMALL)
+        ]
+        tuned = [arm.loc[arm["variant"] == RATES[0], "peak_lr"].tolist() for arm in own]
+        if not all(tuned) or sum(map(len, own)) <= len(own):
+            continue
+        for a, b in product(*(arm.to_dict("records") for arm in own)):
+            gain = None if a["diverged"] or b["diverged"] else contrast(arms, a["run"], b["run"])
+            known = [gain.value, gain.low, gain.high] if gain else [np.nan] * 3
+            rates = [a["peak_lr"], b["peak_lr"]]
+            rows.append([size, *rates, *(rate / at[0] for rate, at in zip(rates, tuned, strict=True)), *known])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def best_rates(table: pd.DataFrame) -> "pd.Series[float] | None":
+    """The row of `rate_grid` at which each arm has its lowest loss, for a table of one size; None if all diverged.
+
+    All combinations are about the same documents, so the lowest loss at gamma = 1 has the largest gain in each line,
+    and the lowest at gamma = 0.5 is the line where this is least.
+    """
+    finished = table.dropna(subset=["gain"])
+    if finished.empty:
+        return None
+    strongest = finished.loc[finished.groupby("base_rate")["gain"].idxmax()]
+    return strongest.loc[strongest["gain"].idxmin()]
+
+
+def rate_grid_text(table: pd.DataFrame) -> str:
+    """The combinations in words, Markdown: a line a size. table: of `rate_grid`."""
+    lines = []
+    for size, own in table.groupby("size", sort=False):
+        best = best_rates(own)
+        if best is None:
+            lines.append(f"* **Size {size}**: in every combination a run diverged.")
+            continue
+        tuned = own[(own["base_times"] == 1) & (own["small_times"] == 1)].iloc[0]
+        at_end = [gamma for arm, gamma in (("base", BASE), ("small", SMALL)) if best[f"{arm}_rate"] in
+                  (own[f"{arm}_rate"].min(), own[f"{arm}_rate"].max())]  # fmt: skip
+        lines.append(
+            f"* **Size {size}**: of {len(own)} combinations of rates γ = 1 wins in {(own['low'] > 0).sum()} and loses "
+            f"in {(own['high'] < 0).sum()}. Its gain is {_gain(tuned)} nats per token at the tuned rates, and "
+            f"{_gain(best)} where each arm has the best of its own, {best['base_rate']:.3g} for γ = 0.5 and "
+            f"{best['small_rate']:.3g} for γ = 1."
+            + "".join(f" The best rate of γ = {gamma:g} is the end of those tried." for gamma in at_end)
+        )
+    return "\n".join(lines) or "No arm was run at another than its tuned rate."
+
+
+def _gain(row: "pd.Series[float]") -> str:
+    """The gain of a row of `rate_grid` with its interval, or that there is none."""
+    lost = pd.isna(row["gain"])
+    return "unknown (diverged)" if lost else str(Interval(row["gain"], row["low"], row["high"], "documents"))
+
+
 # -------------------------------------------------------------------------------------------------------------- seeds
 def seed_gains(arms: Arms) -> pd.DataFrame:
     """Gain of gamma = 1 for each seed that has both arms: size, variant, seed, gain, low, high (over documents).
@@ -83,10 +152,10 @@ def seed_nulls(arms: Arms) -> pd.DataFrame:
     """
     columns = ["size", "variant", "gamma", "a", "b", "difference", "low", "high", "found"]
     runs, rows = arms.results.runs, []
-    for (size, variant, gamma), group in runs[~runs["diverged"]].groupby(["size", "variant", "gamma"], sort=False):
-        for a, b in combinations(group.to_dict("records"), 2):
-            null = contrast(arms, a["run"], b["run"])
-            rows.append([size, variant, gamma, a["seed"], b["seed"], null.value, null.low, null.high, null.sign != 0])
+    for a, b in pairs(runs[~runs["diverged"]]):
+        null = contrast(arms, a["run"], b["run"])
+        found = [null.value, null.low, null.high, null.sign != 0]
+        rows.append([a["size"], a["variant"], a["gamma"], a["seed"], b["seed"], *found])
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -183,6 +252,21 @@ def shrinkage(runs: pd.DataFrame, curves: pd.DataFrame, decay: Mapping[str, floa
             )
         )
     return pd.concat(tables, ignore_index=True)
+
+
+def undecayed_text(arms: Arms) -> str:
+    """The gain of gamma = 1 without weight decay beside that with it, Markdown: a line a size."""
+    lines, usual = [], RATES[0]
+    for size in arms.sizes():
+        without, decayed = arms.gain(size, UNDECAYED), arms.gain(size, usual)
+        if without is not None and decayed is not None:
+            more = arms.gain_change((size, UNDECAYED), (size, usual))
+            lines.append(
+                f"* **Size {size}, {usual}**: gain of γ = 1 without weight decay {without} nats per token, with it "
+                f"{decayed}; change {more}"
+            )
+    names = " and ".join(f"`{arms.sizes()[0]}-{gamma}-{UNDECAYED}`" for gamma in (BASE, SMALL))
+    return "\n".join(lines) or f"No gain without weight decay: add {names} to `runs` in `params.yaml`."
 
 
 # ---------------------------------------------------------------------------------------------------------- Adam's eps

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from smallinit.analysis import nulls
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.statistics import Interval
 from smallinit.model import RMSNorm
@@ -156,13 +157,16 @@ def saturation_text(table: pd.DataFrame) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- to the loss
+CHANGE = "difference of the gains"
 EFFECTS = {
     "gain, standard": lambda arms, size: arms.gain(size, STANDARD),
     "gain, ε = 1e-12": lambda arms, size: arms.gain(size, SMALL_EPS_VARIANT),
-    "difference of the gains": lambda arms, size: arms.gain_change((size, SMALL_EPS_VARIANT), (size, STANDARD)),
+    CHANGE: lambda arms, size: arms.gain_change((size, SMALL_EPS_VARIANT), (size, STANDARD)),
     "cost of the matched ε at γ = 0.5": lambda arms, size: _cost(arms, size, BASE, STANDARD),
     "cost of the matched ε at γ = 1": lambda arms, size: _cost(arms, size, SMALL, STANDARD),
 }
+VARIANTS = dict(zip(EFFECTS, ((STANDARD,), (SMALL_EPS_VARIANT,), PAIR, PAIR, PAIR), strict=True))  # that each compares
+GAMMAS = dict(zip(EFFECTS, (*3 * ((BASE, SMALL),), (BASE,), (SMALL,)), strict=True))
 
 
 def _cost(arms: Arms, size: str, gamma: float, variant: str) -> Interval | None:
@@ -171,18 +175,30 @@ def _cost(arms: Arms, size: str, gamma: float, variant: str) -> Interval | None:
 
 
 def effects(arms: Arms, sizes: list[str]) -> pd.DataFrame:
-    """Each of EFFECTS at each size, in nats per token, with its interval: effect, size, value, low, high."""
+    """Each of EFFECTS at each size, in nats per token, with its interval: effect, size, value, low, high, null.
+
+    `null` is the largest difference of two seeds in the same quantity, see `nulls`.
+    """
     found = [(name, size, effect(arms, size)) for name, effect in EFFECTS.items() for size in sizes]
-    return _table([(name, size, interval) for name, size, interval in found if interval is not None])
+    table = _table([(name, size, interval) for name, size, interval in found if interval is not None])
+    named = zip(table["effect"], table["size"], strict=True)
+    compared = [{"size": [size], "variant": VARIANTS[name], "gamma": GAMMAS[name]} for name, size in named]
+    return nulls.beside(table, arms.results, table["effect"] == CHANGE, compared)
+
+
+def null_text(arms: Arms, table: pd.DataFrame) -> str:
+    """How many of the effects exceed what seeds move, Markdown. table: of `effects`."""
+    return nulls.text(table, arms.results, table["effect"] == CHANGE, ("gains and costs", "differences of the gains"))
 
 
 def literal_costs(arms: Arms) -> pd.DataFrame:
-    """What eps = 1e-5 itself costs beside 1e-12, wherever both were run: effect, size, value, low, high, gamma."""
+    """What eps = 1e-5 costs beside 1e-12, wherever both were run: effect, size, value, low, high, gamma and null."""
     arms_there = [(size, gamma) for size in arms.sizes() for gamma in (BASE, SMALL)]
     costs = [(gamma, size, _cost(arms, size, gamma, LITERAL)) for size, gamma in arms_there]
     known = [(gamma, size, interval) for gamma, size, interval in costs if interval is not None]
     table = _table([(f"cost of ε = 1e-5 at γ = {gamma:g}", size, interval) for gamma, size, interval in known])
-    return table.assign(gamma=[gamma for gamma, _, _ in known])
+    compared = [{"size": [size], "variant": (LITERAL, SMALL_EPS_VARIANT), "gamma": [g]} for g, size, _ in known]
+    return nulls.losses(arms.results).beside(table.assign(gamma=[gamma for gamma, _, _ in known]), compared)
 
 
 def _table(found: Sequence[tuple[str, str, Interval]]) -> pd.DataFrame:

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 
 from smallinit import config
+from smallinit.analysis import family, nulls
 from smallinit.analysis.family import EXPERTS, same_gain, sizes_of
-from smallinit.analysis.ladder import Arms
+from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.statistics import Interval
 from smallinit.planner import count_parameters
 
@@ -60,6 +61,18 @@ def router_text(table: pd.DataFrame) -> str:
             f"below {DECIDED:g} in {decided} of {len(layers)} blocks."
         )
     return "\n".join(lines) or "No router was measured."
+
+
+def gains(arms: Arms) -> pd.DataFrame:
+    """`family.gains` of the mixtures of experts, with a column `null`: the largest difference of two seeds of that arm.
+
+    A mixture without two seeds is given the null of the dense models that it stands beside.
+    """
+    table, null = family.gains(arms, EXPERTS), nulls.losses(arms.results)
+    own = set(null.differences["variant"])
+    nearest = [row["variant"] if row["variant"] in own else row["usual"] for row in table.to_dict("records")]
+    sizes = zip(table["size"], nearest, strict=True)
+    return null.beside(table, [{"size": [size], "variant": [each], "gamma": (BASE, SMALL)} for size, each in sizes])
 
 
 def same_in_experts(arms: Arms) -> dict[str, Interval | None]:

@@ -7,6 +7,8 @@ import pandas as pd
 from scipy.special import expit, softmax
 
 from smallinit import paths
+from smallinit.analysis import nulls
+from smallinit.analysis.claims import Effect
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.statistics import Interval, bootstrap_ratio
@@ -103,6 +105,15 @@ def sinks_text(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def sinks_null_text(arms: Arms, parts: Sequence[Effect]) -> str:
+    """How many differences of sinks exceed what seeds move, Markdown. parts: of `claims.sink_and_gate`."""
+    found = [[part.name.split()[0], part.interval.value] for part in parts if "sink" in part.name]
+    table = pd.DataFrame(found, columns=["size", "value"])
+    null = nulls.attention(arms.results, "sink", "shares of the attention")
+    table = null.beside(table, [{"size": [size], "variant": (PLAIN, GATED)} for size in table["size"]])
+    return null.text(table, "value", "differences of sinks")
+
+
 def gates(runs: pd.DataFrame, attention: pd.DataFrame) -> pd.DataFrame:
     """Mean gate and share shut of each layer of the runs that have a gate: size, γ, variant, block, gate, below 0.1."""
     table = heads(runs, attention).dropna(subset=["gate"])
@@ -123,6 +134,15 @@ def gates_text(table: pd.DataFrame) -> str:
             parts.append(f"{arm['gate'].mean():.2f} at γ = {gamma:g} ({shut}; {lowest})")
         lines.append(f"* **Size {size}, `{variant}`**: the mean gate is {', '.join(parts)}.")
     return "\n".join(lines)
+
+
+def gates_null_text(arms: Arms, table: pd.DataFrame) -> str:
+    """How many differences of the mean gate between the gammas exceed what seeds move, Markdown. table: of `gates`."""
+    means = table.groupby(["size", "variant", "γ"], sort=False)["gate"].mean().unstack("γ")
+    more = (means.reindex(columns=[SMALL])[SMALL] - means.reindex(columns=[BASE])[BASE]).rename("value").reset_index()
+    null = nulls.attention(arms.results, "gate", "units of the gate")
+    compared = [{"size": [row["size"]], "variant": [row["variant"]]} for row in more.to_dict("records")]
+    return null.text(null.beside(more, compared), "value", "differences of the mean gate between the γ")
 
 
 # ------------------------------------------------------------------------------------------------------------- the maps
@@ -148,31 +168,43 @@ def strongest(maps: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ------------------------------------------------------------------------------------------------------------- the loss
+MORE = "difference"  # of the gains of the gate at the two gammas
+
+
 def effects(arms: Arms) -> pd.DataFrame:
     """What the gate gains, wherever both runs are there: loss without it minus loss with it (nats per token).
 
     Columns: eps (a key of PAIRS), size, arm (γ = 0.5, γ = 1, or their difference: how much more at γ = 1), value, low,
-    high.
+    high, null (the largest difference of two seeds in the same quantity, see `nulls`).
     """
-    rows = []
+    rows, compared = [], []
     for eps, (plain, gated) in PAIRS.items():
         for size in arms.sizes():
             base, small = ({(size, gamma, plain): 1.0, (size, gamma, gated): -1.0} for gamma in (BASE, SMALL))
             more = small | {arm: -weight for arm, weight in base.items()}
-            for arm, weights in (("γ = 0.5", base), ("γ = 1", small), ("difference", more)):
+            for arm, weights in (("γ = 0.5", base), ("γ = 1", small), (MORE, more)):
                 interval = arms.contrast(weights)
                 if interval is not None:
                     rows.append([eps, size, arm, interval.value, interval.low, interval.high])
-    return pd.DataFrame(rows, columns=["eps", "size", "arm", "value", "low", "high"])
+                    gammas = {gamma for _, gamma, _ in weights}
+                    compared.append({"size": [size], "variant": (plain, gated), "gamma": gammas})
+    table = pd.DataFrame(rows, columns=["eps", "size", "arm", "value", "low", "high"])
+    return nulls.beside(table, arms.results, table["arm"] == MORE, compared)
+
+
+def effects_null_text(arms: Arms, table: pd.DataFrame) -> str:
+    """How many of the effects exceed what seeds move, Markdown. table: of `effects`."""
+    names = ("gains of the gate", "differences between the γ")
+    return nulls.text(table, arms.results, table["arm"] == MORE, names)
 
 
 def effects_text(table: pd.DataFrame) -> str:
     """What the gate gains, Markdown: a line a size and eps. table: of `effects`."""
     lines = []
     for (eps, size), group in table.groupby(["eps", "size"], sort=False):
-        gains = [f"{row['arm']}: {_shown(row)}" for row in group.to_dict("records") if row["arm"] != "difference"]
+        gains = [f"{row['arm']}: {_shown(row)}" for row in group.to_dict("records") if row["arm"] != MORE]
         line = f"* **Size {size}, {eps}**: the gate lowers the loss by ({'; '.join(gains)}) nats"
-        more = group[group["arm"] == "difference"].to_dict("records")
+        more = group[group["arm"] == MORE].to_dict("records")
         if more:
             sign = 1 if more[0]["low"] > 0 else -1 if more[0]["high"] < 0 else 0
             line += f", {({1: 'more', -1: 'less', 0: 'neither more nor less'})[sign]} at γ = 1 ({_shown(more[0])})"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from smallinit.analysis import nulls
 from smallinit.analysis.collect import Results
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.statistics import Interval, loss_contrast
@@ -53,7 +54,10 @@ class Arms:
 
 
 def gains(arms: Arms) -> pd.DataFrame:
-    """One row a size and variant: the gain of gamma = 1 with its interval; empty where a run diverged or is missing."""
+    """One row a size and variant: the gain of gamma = 1 with its interval; empty where a run diverged or is missing.
+
+    Columns: variant, size, d_model, gain, low, high, null (the largest difference of two seeds, see `nulls`).
+    """
     rows = []
     for variant in arms.results.runs["variant"].unique():
         for size in arms.sizes():
@@ -68,7 +72,8 @@ def gains(arms: Arms) -> pd.DataFrame:
                     "high": gain.high if gain else None,
                 }
             )
-    return pd.DataFrame(rows)
+    compared = [{"size": [row["size"]], "variant": [row["variant"]], "gamma": (BASE, SMALL)} for row in rows]
+    return nulls.losses(arms.results).beside(pd.DataFrame(rows), compared)
 
 
 def loss_table(results: Results) -> pd.DataFrame:

@@ -74,8 +74,8 @@ def rates(results: Results) -> str:
     by_gamma = results.runs.groupby("gamma")["peak_lr"]
     shown = ", ".join(f"{span(own, 'g')} at γ = {gamma:g}" for gamma, own in by_gamma)
     return (
-        f"Peak rates are {shown}: chosen for each γ in a small trial of three rates, not tuned for each run. "
-        f"{controls.rates_text(results.runs)}"
+        f"Peak rates are {shown}: each arm's own, from a pilot of short trainings with one seed, carried over to other "
+        f"widths by a power law (22_pilot). {controls.rates_text(results.runs)}"
     )
 
 

@@ -1,6 +1,6 @@
 """Which runs are compared token by token, with which null, and what the claim about hard tokens needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -64,6 +64,12 @@ def pairs(arms: Arms) -> list[Pair]:
 def claimed(arms: Arms) -> list[Pair]:
     """The comparisons that the claim is about: both interventions, the first seed that has both gammas, each size."""
     return [pair for size in arms.sizes() for pair in gammas(arms, size, VARIANTS[0])[:1]]
+
+
+def ends(sizes: Iterable[str]) -> list[str]:
+    """The first and the last of some sizes, for figures: of many sizes, those between would be ever smaller panels."""
+    distinct = list(dict.fromkeys(sizes))
+    return list(dict.fromkeys([*distinct[:1], *distinct[-1:]]))
 
 
 def missing(arms: Arms) -> str:

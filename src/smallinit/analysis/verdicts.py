@@ -9,7 +9,17 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from smallinit.analysis import answers, benchmarks, claims, condensation, controls, experts, sweep, token_pairs
+from smallinit.analysis import (
+    answers,
+    benchmarks,
+    claims,
+    condensation,
+    confounds,
+    controls,
+    experts,
+    sweep,
+    token_pairs,
+)
 from smallinit.analysis.claim_needs import (
     BOTH,
     absent,
@@ -129,9 +139,6 @@ def benchmark_gains(arms: Arms) -> list[Effect]:
     choices = named(benchmarks.rank_accuracy(arms, asked), at_least=True, premise=True)
     return [*gains, *choices] if gains and choices else []
 
-
-RATES = "needs several learning rates at each γ: `train.peak_lrs`. Until then γ and its rate change together"
-DECAY = "needs runs at another `train.weight_decay`; all have the same here"
 
 CLAIMS = [
     Claim(
@@ -258,8 +265,20 @@ CONTROLS = [
         lambda arms: absent(arms, ["standard", controls.LITERAL], [SMALL], arms.sizes()[:1]),
         seeds_of((SMALL, "standard"), (SMALL, controls.LITERAL)),
     ),
-    Claim("K4", "the gain is not one of the learning rate", lambda arms: [], lambda arms: RATES),
-    Claim("K5", "the gain is not one of the weight decay", lambda arms: [], lambda arms: DECAY),
+    Claim(
+        "K4",
+        "the gain with both is there at the best of three learning rates for each γ",
+        confounds.gain_at_best_rates,
+        confounds.lacks_rates,
+        lambda arms: "1",
+    ),
+    Claim(
+        "K5",
+        "the gain with both is there without weight decay",
+        confounds.gain_without_decay,
+        confounds.lacks_decay,
+        pairs_of(confounds.UNDECAYED),
+    ),
 ]
 
 

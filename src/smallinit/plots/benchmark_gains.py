@@ -13,6 +13,7 @@ from smallinit.plots.style import LANGUAGE_NAMES, OTHER, gamma_color, headline
 from smallinit.plots.tokens import bars
 
 INK = "#222222"
+USUAL, WIDER = 0.8, 1.5  # an axis reaches 1.5 times as far as four of five gains with their intervals
 MARKS = {
     "accuracy": ("o", INK, "plain"),
     "accuracy_norm": ("o", "white", "per byte"),
@@ -49,6 +50,36 @@ def draw_gains(axes: Axes, rows: pd.DataFrame, tasks: list[str], mark: tuple[str
     )
 
 
+def window(rows: pd.DataFrame) -> float:
+    """How far to each side an axis of gains and their intervals reaches; the few that go far beyond are left out.
+
+    Else one task would squeeze all others. How far its seeds differ has no say. rows: claimed, of one measure.
+    """
+    ends = rows[["gain", "gain_low", "gain_high"]].abs().max(axis=1)
+    usual, most = WIDER * ends.quantile(USUAL, interpolation="lower"), ends.max()
+    reach = float(most if most < 2 * usual else usual)
+    return 1.1 * reach or 1.0
+
+
+def clip(axes: Axes, own: pd.DataFrame, tasks: list[str]) -> bool:
+    """Narrow an axis to its `window` and say at its edges how far what lies beyond goes; whether anything does."""
+    reach = window(own)
+    beyond = own[["gain", "gain_low", "gain_high", "null_reach"]].abs().max(axis=1) > reach
+    axes.set_xlim(-reach, reach)
+    look = {"textcoords": "offset points", "va": "center", "fontsize": 8, "annotation_clip": False}
+    for row in own[beyond].to_dict("records"):
+        at = tasks.index(row["task"])
+        if row["null_reach"] > reach:
+            axes.plot([-reach, reach], [at, at], ls="", marker="s", ms=4, color=OTHER, clip_on=False)
+            axes.annotate(f"±{row['null_reach']:.2f}", (-reach, at), (6, 8), color=OTHER, **look)  # type: ignore[arg-type]
+        if abs(row["gain"]) > 0.95 * reach:  # a dot at the edge would be cut
+            side = np.sign(row["gain"])
+            axes.plot(side * reach, at, ">" if side > 0 else "<", ms=7, color=INK, clip_on=False, zorder=4)
+            put = {"xytext": (-6 * side, -8), "ha": "right" if side > 0 else "left", "color": INK}
+            axes.annotate(f"{row['gain']:+.2f}", (side * reach, at), **put, **look)
+    return bool(beyond.any())
+
+
 def gains(frame: pd.DataFrame, size: str, heldout: float) -> Figure:
     """Every task at one size: gain in bits per byte (left), in accuracy and exact match (right).
 
@@ -62,7 +93,9 @@ def gains(frame: pd.DataFrame, size: str, heldout: float) -> Figure:
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11, 1.5 + 0.3 * len(tasks)), sharey=True, layout="constrained", width_ratios=[1.2, 1]
     )
-    draw_gains(left, own[own["measure"] == "bits_per_byte"], tasks, ("o", INK, ""), 0.0)
+    bits = own[own["measure"] == "bits_per_byte"]
+    draw_gains(left, bits, tasks, ("o", INK, ""), 0.0)
+    clipped = clip(left, bits[bits["claimed"]], tasks)
     left.axvline(heldout, ls=":", color=gamma_color(SMALL), label="gain on held-out text")
     for number, (measure, mark) in enumerate(MARKS.items()):
         draw_gains(right, own[own["measure"] == measure], tasks, mark, (-0.2, 0.2, 0.0)[number])
@@ -76,8 +109,8 @@ def gains(frame: pd.DataFrame, size: str, heldout: float) -> Figure:
     right.set(xlabel="more right answers at γ = 1 (share)")
     figure.legend(loc="outside lower center", ncols=4)
     headline(
-        figure, message(own), "right of zero: γ = 1 is better; bars: paired interval over items; grey: as far as two "
-        "seeds of one γ differ, where there are two; small rings: other seeds",
+        figure, message(own), "right of zero: γ = 1 is better; bars: paired interval over items; grey: how far two "
+        "seeds of one γ differ; rings: other seeds" + ("; numbers: beyond the axis" if clipped else ""),
     )  # fmt: skip
     return figure
 
@@ -201,8 +234,8 @@ def groups_message(table: pd.DataFrame) -> str:
     """How far reasoning is ahead of knowledge in bits per byte, or the one gain that there is; one sentence."""
     bits = table[table["measure"] == "bits_per_byte"]
     last = bits[bits["group"] == bits["group"].iloc[-1]]
-    said = ", ".join(f"{row['gain']:+.3f} at size {row['size']}" for row in last.to_dict("records"))
-    return f"Mean gain in bits per byte, {last['group'].iloc[0]}: {said}"
+    said = ", ".join(f"{row['gain']:+.3f} ({row['size']})" for row in last.to_dict("records"))
+    return f"Mean gain in bits per byte by size, {last['group'].iloc[0]}: {said}"
 
 
 def luck(own: pd.DataFrame, confidence: float) -> str:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from smallinit.analysis import condensation
 from smallinit.analysis.condensation import EARLY, FAMILIES
@@ -32,22 +34,24 @@ def step_axis(axes: Axes, steps: Sequence[int]) -> None:
 
 
 def plain_numbers(axis: Axis) -> None:
-    """1, 3, 10, ... on a log axis instead of powers of ten."""
+    """1, 3, 10, ... on a log axis instead of powers of ten; without minor ticks, which take most of the drawing."""
     axis.set_major_locator(LogLocator(subs=(1, 3)))
     axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def draw_measure(axes: Axes, table: pd.DataFrame, group: str, column: str) -> None:
     """A measure over training: every matrix of every run thin, the mean of a gamma thick, step 0 as a dot."""
     known = table.dropna(subset=[column])
-    place = {step: max(step, ORIGIN) for step in known["step"].unique()}
-    for (gamma, _, _), matrix in known.groupby(["gamma", "run", "name"]):
-        axes.plot(matrix["step"].map(place), matrix[column], color=gamma_color(float(gamma)), lw=0.6, alpha=0.35)
-    for gamma, mean in condensation.mean_by(known, group, column).groupby("gamma"):
+    known = known.assign(place=np.maximum(known["step"], ORIGIN))
+    for gamma, own in known.groupby("gamma"):
+        lines = [matrix[["place", column]].to_numpy() for _, matrix in own.groupby(["run", "name"])]
         color = gamma_color(float(gamma))
-        axes.plot(mean["step"].map(place), mean["value"], color=color, lw=2.2, label=f"γ = {gamma:g}")
-        axes.plot(mean["step"].map(place).iloc[0], mean["value"].iloc[0], "o", ms=5, color=color)
+        axes.add_collection(LineCollection(lines, colors=color, linewidths=0.6, alpha=0.35))  # far faster than lines
+    for gamma, mean in condensation.mean_by(known, group, column).groupby("gamma"):
+        place, color = np.maximum(mean["step"], ORIGIN), gamma_color(float(gamma))
+        axes.plot(place, mean["value"], color=color, lw=2.2, label=f"γ = {gamma:g}")
+        axes.plot(place.iloc[0], mean["value"].iloc[0], "o", ms=5, color=color)
     if len(known):
         step_axis(axes, known["step"].tolist())
 
@@ -93,8 +97,8 @@ def by_family(table: pd.DataFrame, measures: Mapping[str, tuple[str, str]]) -> F
     panels = figure.subplots(len(measures), len(families), sharex=True, sharey="row", squeeze=False)
     for line, (column, (label, scale)) in zip(panels, measures.items(), strict=True):
         for axes, family in zip(line, families, strict=True):
+            axes.set(yscale=scale)  # before drawing: steps come without minor ticks, on either axis
             draw_measure(axes, table[table["family"] == family], "family", column)
-            axes.set(yscale=scale)
         line[0].set_ylabel(label)
     for axes, family in zip(panels[0], families, strict=True):
         axes.set_title(family)
@@ -144,7 +148,8 @@ def changes(table: pd.DataFrame) -> Figure:
     """
     families = [family for family in FAMILIES if family in set(table["family"])]
     size = (1.9 * len(families) + 1, 3.3)
-    figure, panels = plt.subplots(1, len(families), figsize=size, sharey=True, layout="constrained", squeeze=False)
+    figure = plt.figure(figsize=size, layout="constrained", dpi=DPI)
+    panels = figure.subplots(1, len(families), sharey=True, squeeze=False)
     styles = {"weight_ratio": ("-", "the matrix"), "change_ratio": ("--", "what training added")}
     for axes, family in zip(panels[0], families, strict=True):
         for column, (style, _) in styles.items():

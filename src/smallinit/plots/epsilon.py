@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 
 from smallinit.analysis.epsilon import EFFECTS, LITERAL, PAIR, SATURATED, STANDARD
 from smallinit.analysis.ladder import BASE, SMALL
+from smallinit.plots import nulls
 from smallinit.plots.style import BLUE, GREEN, ORANGE, OTHER, gamma_color, headline
 from smallinit.theory.formulas import PAPER_WIDTHS
 
@@ -221,7 +222,7 @@ def _span(values: list[float]) -> str:
 
 
 def effects(table: pd.DataFrame, literal: pd.DataFrame) -> Figure:
-    """The gain of gamma = 1 under both eps (left), and what eps costs each gamma (right), by size, with intervals.
+    """The gain of gamma = 1 under both eps (left), and what eps costs each gamma (right), by size, beside the null.
 
     Args:
         table: of `analysis.epsilon.effects`.
@@ -234,10 +235,10 @@ def effects(table: pd.DataFrame, literal: pd.DataFrame) -> Figure:
     for number, (axes, name, color, mark) in enumerate(lines):
         of_name = table[table["effect"] == name]
         _bars(axes, of_name, sizes, -0.08 if number % 2 == 0 else 0.08, color, mark, name)
-    for gamma, costs in literal.groupby("gamma") if len(literal) else []:
+    for number, (gamma, costs) in enumerate(literal.groupby("gamma") if len(literal) else []):
         name = f"cost of ε = 1e-5 at γ = {float(str(gamma)):g}"
         known = costs[costs["size"].isin(sizes)]
-        _bars(right, known, sizes, 0.24, gamma_color(float(str(gamma))), "^", name)
+        _bars(right, known, sizes, 0.24 + 0.16 * number, gamma_color(float(str(gamma))), "^", name)
     for axes in (left, right):
         axes.axhline(0, color="black", lw=0.8)
         axes.set_xticks(range(len(sizes)), sizes)
@@ -250,7 +251,7 @@ def effects(table: pd.DataFrame, literal: pd.DataFrame) -> Figure:
     headline(
         figure,
         f"ε = 1e-12 moves the difference towards γ = 1 at {grows} of {len(changes)} sizes, away from it at {falls}",
-        "one seed; bars: interval over held-out documents",
+        f"one seed; bars: interval over held-out documents; {nulls.note(table['null'])}",
     )
     return figure
 
@@ -258,4 +259,5 @@ def effects(table: pd.DataFrame, literal: pd.DataFrame) -> Figure:
 def _bars(axes: Axes, table: pd.DataFrame, sizes: list[str], offset: float, color: str, mark: str, label: str) -> None:
     places = [sizes.index(size) + offset for size in table["size"]]
     spread = np.abs(table[["low", "high"]].to_numpy().T - table["value"].to_numpy())
+    nulls.bars(axes, places, table["null"], 0.14)
     axes.errorbar(places, table["value"], yerr=spread, fmt=mark, color=color, capsize=3, ms=6, label=label)

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from smallinit.analysis.gate import GATED, PAIRS, PLAIN
 from smallinit.evaluation.attention import cell_starts
+from smallinit.plots import nulls
 from smallinit.plots.epsilon import step_axis
 from smallinit.plots.ladder import variant_name
 from smallinit.plots.style import BLUE, GREEN, ORANGE, OTHER, PURPLE, gamma_color, headline
@@ -187,7 +188,7 @@ def maps(rows: dict[str, tuple[np.ndarray, np.ndarray]], seq_len: int) -> Figure
 
 
 def effects(table: pd.DataFrame) -> Figure:
-    """What the gate gains for each gamma, by size, with intervals, a panel an eps. table: of `gate.effects`."""
+    """What the gate gains for each gamma, by size, beside the null, a panel an eps. table: of `gate.effects`."""
     names, sizes = list(table["eps"].unique()), list(table["size"].unique())
     figure, panels = plt.subplots(
         1, len(names), figsize=(4.2 * len(names) + 1.5, 3.4), sharey=True, squeeze=False, layout="constrained"
@@ -198,6 +199,7 @@ def effects(table: pd.DataFrame) -> Figure:
             gains = table[(table["eps"] == name) & (table["arm"] == arm)]
             places = [sizes.index(size) + 0.16 * (number - 0.5) for size in gains["size"]]
             spread = np.abs(gains[["low", "high"]].to_numpy().T - gains["value"].to_numpy())
+            nulls.bars(axes, places, gains["null"], 0.14)
             axes.errorbar(places, gains["value"], yerr=spread, fmt="o", ms=6, capsize=3, color=color, label=arm)
         axes.axhline(0, color="black", lw=0.8)
         axes.set_xticks(range(len(sizes)), sizes)
@@ -209,6 +211,6 @@ def effects(table: pd.DataFrame) -> Figure:
     headline(
         figure,
         f"The gate lowers the loss in {lower} of {len(gains)} comparisons and raises it in {higher}",
-        "one seed; bars: interval over held-out documents",
+        f"one seed; bars: interval over held-out documents; {nulls.note(table['null'])}",
     )
     return figure

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from smallinit.analysis.collect import Results
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.needed import lacking
+from smallinit.plots import nulls
 from smallinit.plots.style import BLUE, gamma_color, headline
 
 VARIANT_NAMES = {  # the variants of the ladder, in the order of panels
@@ -73,6 +74,8 @@ def draw_losses(axes: Axes, runs: pd.DataFrame, variant: str) -> None:
     ticks = sorted(runs["parameters"].unique() / 1e6)
     axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
     axes.margins(x=0.15)
+    if len(ticks) == 1:
+        axes.set_xlim(ticks[0] / ASIDE**8, ticks[0] * ASIDE**8)  # else what stands beside seems to be of another size
     axes.minorticks_off()
 
 
@@ -100,13 +103,14 @@ def other_gains(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_gains(axes: Axes, gains: pd.DataFrame, others: pd.DataFrame) -> None:
-    """Gain of gamma = 1 with its interval, a group a variant, sizes side by side; other seeds as small rings."""
+    """Gain of gamma = 1 with its interval and null, a group a variant, sizes side by side; other seeds as rings."""
     variants, sizes = variants_of(gains), list(gains["size"].unique())
     width = 0.7 / len(sizes)
     for number, size in enumerate(sizes):
         of_size = gains[gains["size"] == size].set_index("variant").reindex(variants)
         place = np.arange(len(variants)) + (number - (len(sizes) - 1) / 2) * width
         shade = BLUE if len(sizes) == 1 else plt.get_cmap("cividis")(0.15 + 0.7 * number / (len(sizes) - 1))
+        nulls.bars(axes, place, of_size["null"], 0.9 * width)
         value = of_size["gain"].astype(float)
         error = np.abs(of_size[["low", "high"]].astype(float).to_numpy().T - value.to_numpy())
         label = f"d = {of_size['d_model'].dropna().iloc[0]:g}"
@@ -115,9 +119,8 @@ def draw_gains(axes: Axes, gains: pd.DataFrame, others: pd.DataFrame) -> None:
         beside = place[[variants.index(variant) for variant in seeds["variant"]]] + 0.25 * width
         axes.plot(beside, seeds["gain"].astype(float), "o", ms=4, mfc="none", mew=0.8, color=shade)
     axes.axhline(0, color="black", lw=0.8)
-    axes.set_xticks(
-        np.arange(len(variants)), [variant_name(v).replace("\n", " ").replace(" (", "\n(") for v in variants]
-    )
+    names = [variant_name(v).replace("\n", " ").replace(" (", "\n(").replace(" and ", "\nand ") for v in variants]
+    axes.set_xticks(np.arange(len(variants)), names)
     axes.set_xlim(-0.6, len(variants) - 0.4)
     axes.set_ylabel("loss(γ = 0.5) − loss(γ = 1)\n(nats per token)")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -133,7 +136,9 @@ def gain_figure(results: Results, gains: pd.DataFrame) -> Figure:
     axes.set_ylim(low, high)
     rings = "" if runs["default"].all() else "; rings: other seeds"
     headline(
-        figure, message(gains), f"shaded: small initialization wins; bars: interval over held-out documents{rings}"
+        figure,
+        message(gains),
+        f"red: small initialization wins; {nulls.note(gains['null'])}; bars: interval over held-out documents{rings}",
     )
     return figure
 

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
 
 from smallinit.plots.style import BLUE, GREEN, ORANGE, OTHER, PURPLE, gamma_color, headline
 from smallinit.reasoning.verdict import BASE, FITTED, MODELS, SMALL
@@ -44,6 +45,7 @@ def anchor_curves(curves: pd.DataFrame, guess: float, table: pd.DataFrame) -> Fi
             for level, style in ((guess, ":"), (guess / 2, "--")):
                 axes.axhline(level, color=OTHER, lw=0.9, ls=style)
             axes.set(xscale="log", ylim=(0, 1.35 * guess), title=f"{MODELS[model]}, γ = {gamma:g}")
+            axes.minorticks_off()  # they take most of the drawing
         row[0].set_ylabel("loss (nats)")
     for axes in panels[-1]:
         axes.set_xlabel("1 + step")
@@ -85,6 +87,9 @@ def order(table: pd.DataFrame) -> Figure:
             above.plot(x[~never], steps[~never], "o", color=color, ms=6, alpha=0.85)
             above.plot(x[never], np.full(never.sum(), height), "^", color=color, mfc="white", ms=7)
         above.set(yscale="log", title=MODELS[model], xlim=(-0.5, len(gammas) - 0.5))
+        above.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        above.yaxis.set_major_formatter("{x:g}")
+        above.yaxis.set_minor_locator(NullLocator())
         below.axhline(0, color=OTHER, lw=0.8)
         below.plot(x, 100 * own["memorised"], "o", color=PURPLE, ms=6, alpha=0.85)
         below.set(xlabel="γ")
@@ -212,6 +217,7 @@ def composite_curves(curves: pd.DataFrame) -> Figure:
                 own = curves[(curves["depth"] == depth) & (curves["gamma"] == gamma)]
                 _band(axes, own, column, gamma_color(gamma), _dash(gamma))
             axes.set(xscale="log", ylim=(0, None if column == "train_loss" else 1.02))
+            axes.minorticks_off()  # they take most of the drawing
         line[0].set_ylabel(label)
     for axes, depth in zip(panels[0], depths, strict=True):
         axes.set_title(f"{depth} block{'s' if depth > 1 else ''}")

@@ -80,6 +80,7 @@ def curves_by_gamma(sweep: Sweep, results: Results) -> Figure:
         own = curves[run["run"]]
         axes.plot(own["tokens"], own["loss"], color=gamma_color(run["gamma"]), lw=2.2)
         axes.set(xscale="log", xlabel="training tokens")
+        axes.minorticks_off()  # they take most of the drawing
         axes.set_title(f"γ = {run['gamma']:g}\nlearning rate {run['peak_lr']:.2g}", fontsize=10)
     panels[0].set_ylabel("held-out loss\n(nats per token)")
     first = leader(sweep, results, 0.1)

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from smallinit.analysis.token_pairs import ends
 from smallinit.analysis.tokens import MEDIUM_TO_HARD
 from smallinit.plots.style import BLUE, GREEN, LANGUAGE_COLORS, LANGUAGE_NAMES, OTHER, RED, gamma_color, headline
 
@@ -55,8 +56,12 @@ def mark_sides(axes: Axes) -> None:
 
 
 def by_difficulty(profile: pd.DataFrame) -> Figure:
-    """A row a size, a column a measure, of the pairs of one variant; `profile` as `tokens.of_pairs` stacks it."""
-    sizes = list(profile["size"].unique())
+    """A row a size, the smallest and the largest, a column a measure, of the pairs of one variant.
+
+    Args:
+        profile: as `token_pairs.of_pairs` stacks it.
+    """
+    sizes = ends(profile["size"])
     figure, panels = plt.subplots(
         len(sizes), 3, figsize=(11, 2.8 * len(sizes)), layout="constrained", sharex=True, squeeze=False
     )
@@ -76,17 +81,21 @@ def message(levels: pd.DataFrame, variant: str) -> str:
     rows = levels[(levels["variant"] == variant) & levels["null"].isna() & (levels["level"] != "all")]
     first = rows.groupby("size")["seed"].transform("first")
     best = rows[rows["seed"] == first].sort_values("gap").groupby("size").last()["level"]
-    peaks = [f"{best[size]} tokens at size {size}" for size in rows["size"].unique()]
+    order = best.loc[rows["size"].unique()]
+    peaks = [f"{level} tokens at size {', '.join(own.index)}" for level, own in order.groupby(order, sort=False)]
     return f"{variant}: Δ is largest among the {', the '.join(peaks)}"
 
 
 def note(levels: pd.DataFrame, variant: str) -> str:
     """What a figure of this variant is made from."""
     rows = levels[(levels["variant"] == variant) & (levels["level"] == "all")]
-    missing = [size for size in rows["size"].unique() if rows.loc[rows["size"] == size, "null"].isna().all()]
+    sizes = list(rows["size"].unique())
+    missing = [size for size in sizes if rows.loc[rows["size"] == size, "null"].isna().all()]
+    between = [size for size in sizes if size not in ends(sizes)]
     low, high = MEDIUM_TO_HARD
     text = f"bars: interval over {rows['documents'].iloc[0]} documents; shaded: medium to hard, {low:.0%} to {high:.0%}"
-    return text + (f"; no second seed and hence no null at size {', '.join(missing)}" if missing else "")
+    text += f"; no second seed and hence no null at size {', '.join(missing)}" if missing else ""
+    return text + (f"; sizes between, {', '.join(between)}: in the table" if between else "")
 
 
 def trap(panels: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> Figure:
@@ -141,7 +150,10 @@ def draw_sources(axes: Axes, sources: pd.DataFrame) -> None:
 
 
 def by_text(languages: pd.DataFrame, sources: pd.DataFrame) -> Figure:
-    """The gap by difficulty for each language, a panel a size, and by source; both as `tokens.of_pairs` stacks them."""
+    """The gap by difficulty for each language, a panel a size, and by source, all sizes in one panel.
+
+    Both tables are as `token_pairs.of_pairs` stacks them; `languages` may have fewer sizes.
+    """
     sizes = list(languages["size"].unique())
     figure, panels = plt.subplots(
         1,

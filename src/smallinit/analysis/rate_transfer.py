@@ -1,0 +1,151 @@
+"""From the pilot to the rates of all runs: a rate for each width, and the block of `train.peak_lrs` that says so."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from smallinit.analysis.rates import SHARED, main_batch, powers, stands_for
+from smallinit.config import RunConfig
+
+NEAR = 1.3  # factor between a run's rate and the pilot's that rounding may explain, and that hardly costs any loss
+COLUMNS = ["run", "size", "d_model", "gamma", "variant", "arm", "how", "pilot", "factor", "peak_lr", "ratio", "at_end"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """The best peak learning rate of an arm at any width."""
+
+    gamma: float
+    variant: str
+    d_model: int  # the smallest width tried
+    rate: float  # at that width
+    power: float | None  # of the width; None: nothing is known about other widths
+    own: bool  # the power is this arm's, from two widths; else the mean of the arms with the same gate
+    measured: dict[str, float]  # best rates by size
+    at_end: bool  # one of them is that of the lowest trial only
+
+    def at(self, size: str, d_model: int) -> tuple[float, str]:
+        """The rate at a size, and where it comes from."""
+        if size in self.measured:
+            return self.measured[size], "measured"
+        if self.power is None:
+            return self.rate, f"as at d = {self.d_model}"
+        how = "power of the width" if self.own else "mean power of the width"
+        return self.rate * (d_model / self.d_model) ** self.power, how
+
+
+def laws(best: pd.DataFrame) -> dict[tuple[float, str], Law]:
+    """What the pilot says about each gamma and variant that was tried. best: of `rates.best_table`.
+
+    Arms tried at one width take the mean power of those with the same gate that were tried at two, none of these at
+    the end of its rates.
+    """
+    own = powers(best)
+    means = own[~own["at_end"]].groupby("gate")["power"].mean()
+    own = own.set_index(["gamma", "variant"])["power"]
+    found = {}
+    same_batch = best[(best["batch_tokens"] == main_batch(best)) & best["rate"].notna()]
+    for key, arm in same_batch.sort_values("d_model", kind="stable").groupby(["gamma", "variant"], sort=False):
+        first, known = arm.iloc[0], key in own.index
+        power = own[key] if known else means.get(first["gate"])
+        found[key] = Law(
+            *(float(first["gamma"]), str(first["variant"]), int(first["d_model"]), float(first["rate"])),
+            power=None if power is None else float(power),
+            own=known,
+            measured=dict(zip(arm["size"], arm["rate"].astype(float), strict=True)),
+            at_end=bool(arm["at_end"].any()),
+        )
+    return found
+
+
+def transfer(best: pd.DataFrame, runs: Sequence[RunConfig], factors: Mapping[str, float] | None = None) -> pd.DataFrame:
+    """The rate of each run beside the one that follows from the pilot.
+
+    Args:
+        best: of `rates.best_table`.
+        runs: of the plan; of several seeds only the first is listed.
+        factors: variants whose rate is this many times too high on purpose; `ratio` leaves the factor out.
+
+    Returns:
+        COLUMNS; `arm` stands for the run, `how` says by which rule its rate holds at this width, `pilot` is that rate,
+        `ratio` the run's rate over it. Missing where no arm stands for a run.
+    """
+    known, rows = laws(best), []
+    first: dict[tuple[str, float, str], RunConfig] = {}
+    for run in runs:
+        first.setdefault((run.size, run.gamma, run.variant), run)
+    for run in first.values():
+        factor, width, actual = (factors or {}).get(run.variant, 1.0), run.model.d_model, run.train.peak_lr
+        same = [run.run, run.size, width, run.gamma, run.variant]
+        arm = stands_for(run.variant, run.gamma, set(known))
+        if arm is None:
+            rows.append([*same, None, None, np.nan, factor, actual, np.nan, False])
+            continue
+        law = known[run.gamma, arm]
+        rate, how = law.at(run.size, width)
+        rows.append([*same, f"{run.gamma:g} {arm}", how, rate, factor, actual, actual / factor / rate, law.at_end])
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def transfer_text(table: pd.DataFrame) -> str:
+    """Whether all runs train at the pilot's rates, else which do not and what to put there; Markdown."""
+    judged = table[(table["factor"] == 1) & table["arm"].notna()]
+    off = judged[np.abs(np.log(judged["ratio"])) > np.log(NEAR)]
+    lines = [
+        f"Of {len(judged)} arms of the plan, {len(judged) - len(off)} train at a rate within a factor {NEAR:g} of the "
+        + ("pilot's." if off.empty else "pilot's. In `train.peak_lrs` in `params.yaml` these need another:\n")
+    ]
+    for row in off.to_dict("records"):
+        lines.append(
+            f"* `{row['run']}` has {row['peak_lr']:.2g}, put {row['pilot']:.2g} (arm {row['arm']}, {row['how']})"
+        )
+    if len(without := table[table["arm"].isna()]):
+        lines.append(f"\nNo arm of the pilot stands for {', '.join(f'`{run}`' for run in without['run'])}.")
+    if len(exempt := table[table["factor"] != 1]):
+        lines.append(f"\nAt another rate on purpose: {', '.join(f'`{run}`' for run in exempt['run'])}.")
+    return "\n".join(lines)
+
+
+def other_batches(best: pd.DataFrame, runs: Sequence[RunConfig]) -> str:
+    """A warning if runs take other steps than the pilot did, else nothing; Markdown."""
+    batch = main_batch(best)
+    others = sorted({run.train.batch_tokens for run in runs} - {batch})
+    named = ", ".join(f"{other:,}" for other in others)
+    return f"The pilot took {batch:,} tokens a step, runs of the plan take {named}: rates may differ." if others else ""
+
+
+# ------------------------------------------------------------------------------------------------------- params.yaml
+def peak_lrs_yaml(best: pd.DataFrame, variants: Collection[str] | None = None) -> str:
+    """The block `train.peak_lrs` of `params.yaml` that follows from the pilot.
+
+    Args:
+        best: of `rates.best_table`.
+        variants: those that `params.yaml` defines; None: those tried and all that an arm can stand for.
+    """
+    known = laws(best)
+    names = list(dict.fromkeys([*(variant for _, variant in known), *SHARED, "standard", "gate"]))
+    lines = ["  peak_lrs:"]
+    for (gamma, arm), law in sorted(known.items(), key=lambda item: item[0][0]):
+        own = [name for name in names if stands_for(name, gamma, set(known)) == arm and name in (variants or names)]
+        if not own:
+            continue
+        head = f"gamma: {gamma}, variants: [{', '.join(own)}],"
+        for size in list(law.measured)[1:-1]:  # between the outer two widths, which the power goes through
+            lines.append(entry(head, f"size: {size}, peak_lr: {scientific(law.measured[size])}"))
+        power = "" if law.power is None else f", d_model: {law.d_model}, width_power: {round(law.power, 2) + 0.0}"
+        lines.append(entry(head, f"peak_lr: {scientific(law.rate)}{power}"))
+    return "\n".join(lines)
+
+
+def entry(head: str, rest: str) -> str:
+    """An entry of the list, on two lines if it is long."""
+    between = " " if len(head) + len(rest) < 110 else "\n       "
+    return f"    - {{{head}{between}{rest}}}"
+
+
+def scientific(rate: float) -> str:
+    """A rate to two digits as YAML writes it, for instance 3.1e-3."""
+    digits, exponent = f"{rate:.1e}".split("e")
+    return f"{digits}e{int(exponent)}"
