@@ -8,6 +8,7 @@ stands the null, the same difference between two seeds of one gamma.
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,12 @@ def kind(task: str) -> str:
 # -------------------------------------------------------------------------------------------------------- differences
 @cache
 def signs(items: int, seed: int) -> np.ndarray:
-    """Random signs, (FLIPS, items) of 1.0 and -1.0; drawn once for all tasks with that many items: that takes long."""
+    """Signs, 1.0 or -1.0, of each of some items: FLIPS random ones, or all there are if these are no more; (n, items).
+
+    Drawn once for all tasks with that many items, since drawing takes most of the time of a test.
+    """
+    if 2**items <= FLIPS:
+        return np.array(list(product([1.0, -1.0], repeat=items)))
     pairs = np.tile([1.0, -1.0], (FLIPS, items, 1))
     drawn: np.ndarray = np.random.default_rng(seed).permuted(pairs, axis=-1)[..., 0].copy()
     return drawn
@@ -50,12 +56,14 @@ def signs(items: int, seed: int) -> np.ndarray:
 def p_value(table: pd.DataFrame, config: AnalysisConfig) -> float:
     """How often a sum of gains of random signs is as far from zero: both models alike on every item, but for luck.
 
-    Twice the smaller tail, the observed signs counted in, as in scipy's `permutation_test`.
+    Twice the smaller tail, with the observed signs counted among random ones, as in scipy's `permutation_test`.
     """
     gain = table["gain"].to_numpy(dtype=float)
-    sums, seen, rounding = signs(len(gain), config.seed) @ gain, gain.sum(), 1e-12 * np.abs(gain).sum()
+    drawn = signs(len(gain), config.seed)
+    sums, seen, rounding = drawn @ gain, gain.sum(), 1e-12 * np.abs(gain).sum()
     tail = min((sums <= seen + rounding).sum(), (sums >= seen - rounding).sum())
-    return float(min(1.0, 2 * (tail + 1) / (FLIPS + 1)))
+    own = int(len(drawn) == FLIPS)
+    return float(min(1.0, 2 * (tail + own) / (len(drawn) + own)))
 
 
 def holm(p: pd.Series) -> pd.Series:

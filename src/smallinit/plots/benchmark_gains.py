@@ -1,5 +1,7 @@
 """Figures that compare two gammas on benchmarks: gains by task, accuracy beside chance, arithmetic by level."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -66,16 +68,16 @@ def clip(axes: Axes, own: pd.DataFrame, tasks: list[str]) -> bool:
     reach = window(own)
     beyond = own[["gain", "gain_low", "gain_high", "null_reach"]].abs().max(axis=1) > reach
     axes.set_xlim(-reach, reach)
-    look = {"textcoords": "offset points", "va": "center", "fontsize": 8, "annotation_clip": False}
+    look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8, "annotation_clip": False}
     for row in own[beyond].to_dict("records"):
         at = tasks.index(row["task"])
         if row["null_reach"] > reach:
             axes.plot([-reach, reach], [at, at], ls="", marker="s", ms=4, color=OTHER, clip_on=False)
-            axes.annotate(f"±{row['null_reach']:.2f}", (-reach, at), (6, 8), color=OTHER, **look)  # type: ignore[arg-type]
+            axes.annotate(f"±{row['null_reach']:.2f}", (-reach, at), (6, 8), color=OTHER, **look)
         if abs(row["gain"]) > 0.95 * reach:  # a dot at the edge would be cut
             side = np.sign(row["gain"])
             axes.plot(side * reach, at, ">" if side > 0 else "<", ms=7, color=INK, clip_on=False, zorder=4)
-            put = {"xytext": (-6 * side, -8), "ha": "right" if side > 0 else "left", "color": INK}
+            put: dict[str, Any] = {"xytext": (-6 * side, -8), "ha": "right" if side > 0 else "left", "color": INK}
             axes.annotate(f"{row['gain']:+.2f}", (side * reach, at), **put, **look)
     return bool(beyond.any())
 

@@ -1,5 +1,7 @@
 """Gain of gamma = 1 at every combination of the two arms' learning rates, as a map."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -12,8 +14,8 @@ from smallinit.analysis.controls import best_rates
 from smallinit.plots.passages import COLORS
 from smallinit.plots.style import headline
 
-TUNED = {"fill": False, "ec": "black", "lw": 2.5}
-BEST = {"fill": False, "ec": "black", "lw": 1.5, "ls": "--"}
+TUNED: dict[str, Any] = {"fill": False, "ec": "black", "lw": 2.5}
+BEST: dict[str, Any] = {"fill": False, "ec": "black", "lw": 1.5, "ls": "--"}
 
 
 def ticks(rates: pd.Series, times: pd.Series) -> list[str]:
