@@ -22,7 +22,7 @@ def learning_rates(runs: pd.DataFrame) -> Figure:
     """Loss against peak learning rate, a panel a size, a dot a run; diverged ones are crosses at the top."""
     sizes = list(runs.sort_values("parameters")["size"].unique())
     figure, panels = plt.subplots(
-        1, len(sizes), figsize=(4 * len(sizes) + 1.5, 3.4), sharey=True, squeeze=False, layout="constrained"
+        1, len(sizes), figsize=(min(4 * len(sizes), 11) + 1.5, 3.4), sharey=True, squeeze=False, layout="constrained"
     )
     for axes, size in zip(panels[0], sizes, strict=True):
         of_size = runs[runs["size"] == size]
