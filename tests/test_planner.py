@@ -244,7 +244,7 @@ def test_options_out_of_range_are_refused(repository: None, option: tuple[str, s
 
 
 def test_an_unknown_profile_is_named_with_those_that_exist(repository: None) -> None:
-    with pytest.raises(ConfigError, match=r"no profile 'papre' \(profiles: paper, quick\)"):
+    with pytest.raises(ConfigError, match=r"no profile 'papre' \(profiles: paper, quick, workstation\)"):
         estimate("--profile", "papre")
 
 

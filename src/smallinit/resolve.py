@@ -69,6 +69,7 @@ def pilot(params: Params, size: str) -> PilotPlan:
     chosen = params.pilot
     own = {"tokens": chosen.tokens, "eval_tokens": chosen.eval_tokens, "peak_lr": chosen.peak_lrs[0]}
     own |= {"eval_every": chosen.tokens, "measure_windows": 1, "snapshots": False}  # at log-spaced steps and the end
+    own |= {"processes": 1, "strategy": "ddp"}  # a trial is small
 
     def arms(names: list[str], batch_tokens: int) -> list[RunConfig]:
         micro_batch = min(params.train.micro_batch, max(batch_tokens // params.model.seq_len, 1))
