@@ -67,7 +67,7 @@ def assemble(params: Params, name: RunName, own: dict[str, Any]) -> RunConfig:
 def pilot(params: Params, size: str) -> PilotPlan:
     """The trials of the pilot at one size: its arms, and the same again at other batch sizes."""
     chosen = params.pilot
-    own = {"tokens": chosen.tokens, "eval_tokens": chosen.eval_tokens, "peak_lr": chosen.peak_lrs[0]}
+    own: dict[str, Any] = {"tokens": chosen.tokens, "eval_tokens": chosen.eval_tokens, "peak_lr": chosen.peak_lrs[0]}
     own |= {"eval_every": chosen.tokens, "measure_windows": 1, "snapshots": False}  # at log-spaced steps and the end
     own |= {"processes": 1, "strategy": "ddp"}  # a trial is small
 
