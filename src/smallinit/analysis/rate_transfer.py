@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from smallinit.analysis.rates import SHARED, main_batch, powers, stands_for
+from smallinit.analysis.rates import SHARED, at_main_batch, main_batch, powers, stands_for
 from smallinit.config import RunConfig
 
 NEAR = 1.3  # factor between a run's rate and the pilot's that rounding may explain, and that hardly costs any loss
@@ -46,8 +46,8 @@ def laws(best: pd.DataFrame) -> dict[tuple[float, str], Law]:
     means = own[~own["at_end"]].groupby("gate")["power"].mean()
     own = own.set_index(["gamma", "variant"])["power"]
     found = {}
-    same_batch = best[(best["batch_tokens"] == main_batch(best)) & best["rate"].notna()]
-    for key, arm in same_batch.sort_values("d_model", kind="stable").groupby(["gamma", "variant"], sort=False):
+    tried = at_main_batch(best).dropna(subset="rate")
+    for key, arm in tried.sort_values("d_model", kind="stable").groupby(["gamma", "variant"], sort=False):
         first, known = arm.iloc[0], key in own.index
         power = own[key] if known else means.get(first["gate"])
         found[key] = Law(

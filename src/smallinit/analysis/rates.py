@@ -73,6 +73,11 @@ def main_batch(table: pd.DataFrame) -> int:
     return int(table["batch_tokens"].mode().iloc[0])
 
 
+def at_main_batch(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `table` at its `main_batch`."""
+    return table[table["batch_tokens"] == main_batch(table)]
+
+
 @dataclass(frozen=True)
 class Best:
     """The peak learning rate at which one arm is at its best: the lowest point of a parabola in log2(rate).
@@ -131,8 +136,8 @@ def powers(best: pd.DataFrame) -> pd.DataFrame:
         best rates is that of the lowest trial only).
     """
     rows = []
-    same_batch = best[(best["batch_tokens"] == main_batch(best)) & best["rate"].notna()]
-    for (gamma, variant), arm in same_batch.groupby(["gamma", "variant"], sort=False):
+    known = at_main_batch(best).dropna(subset="rate")
+    for (gamma, variant), arm in known.groupby(["gamma", "variant"], sort=False):
         a, b = (arm.loc[end()] for end in (arm["d_model"].idxmin, arm["d_model"].idxmax))
         if a["d_model"] == b["d_model"]:
             continue

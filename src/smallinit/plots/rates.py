@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator
 
 from smallinit.analysis.ladder import BASE, SMALL
-from smallinit.analysis.rates import FLAT, flips, main_batch
+from smallinit.analysis.rates import FLAT, at_main_batch, flips, main_batch
 from smallinit.plots.ladder import variant_name
 from smallinit.plots.style import GREEN, INDIGO, ORANGE, OTHER, PURPLE, gamma_color, headline
 
@@ -150,7 +150,7 @@ def rate_against_width(best: pd.DataFrame, powers: pd.DataFrame, widths: Sequenc
         powers: of `rates.powers`.
         widths: that the law is wanted for.
     """
-    best = best[best["batch_tokens"] == main_batch(best)]
+    best = at_main_batch(best)
     there = set(powers["variant"])
     variants = [name for name in VARIANT_LOOKS if name in there] + sorted(there - set(VARIANT_LOOKS))
     figure, panels = plt.subplots(
@@ -199,7 +199,8 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
         fixed: of `rates.at_fixed`; drawn are gamma = 1 and the batch size that most rows have.
         null: how far losses differ by luck (nats per token), a band around zero; None: not known.
     """
-    fixed = fixed[(fixed["gamma"] == SMALL) & (fixed["batch_tokens"] == main_batch(fixed))]
+    fixed = at_main_batch(fixed)
+    fixed = fixed[fixed["gamma"] == SMALL]
     sizes = list(fixed["size"].unique())
     figure, panels = plt.subplots(
         1, len(sizes), figsize=(4.6 * len(sizes) + 2.2, 3.8), sharey=True, squeeze=False, layout="constrained"
