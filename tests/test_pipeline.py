@@ -12,7 +12,7 @@ RUNS = [f"{size}-{gamma}-both" for size in ("xs", "s") for gamma in ("0.5", "1.0
 NOTEBOOKS = sorted(path.stem for path in (micro.REPOSITORY / "notebooks").glob("*.ipynb"))
 STAGES = YAML(typ="safe", pure=True).load(micro.REPOSITORY / "dvc.yaml")["stages"]
 DRAWING = {name for name, stage in STAGES.items() if stage.get("meta", {}).get("redraw")}
-COMPARING = {name for name in DRAWING if "results/train" in STAGES[name]["deps"]}
+COMPARING = {name for name in DRAWING if "results/plan/runs" in STAGES[name]["deps"]}
 OF_A_RUN = ("train", "evaluate", "benchmark")
 
 
