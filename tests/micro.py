@@ -33,6 +33,7 @@ OVERLAY: dict[str, Any] = {
         "eval_tokens": 512,
         "eval_every": 4,
         "compile": False,
+        "peak_lrs": [{"gamma": 0.5, "peak_lr": 8e-3}, {"gamma": 1.0, "peak_lr": 4e-3}],
     },
     "tracking": {"dvclive": False},
     "evaluate": {"tokens": 4096, "slice_tokens": 1024, "attention_windows": 4},

@@ -13,6 +13,7 @@ import test_anchor
 import test_benchmark_analysis as asked
 import test_composite
 import test_condensation as condensed
+import test_rates
 import test_tokens as by_token
 from conftest import Arm, made_up_results
 from made_up_variants import pair
@@ -175,7 +176,8 @@ def seeded(gains: list[float], noise: float = 0.01) -> Arms:
     ("gains", "wanted", "seeds"),
     [
         ([0.30], REPLICATED, "1"),
-        ([0.30, -0.1], REPLICATED, "2"),  # two seeds have no interval worth the name
+        ([0.30, 0.28], REPLICATED, "2"),
+        ([0.30, -0.1], NOT_SEEN, "2"),  # no interval from two seeds, but they lie further apart
         ([0.30, 0.31, 0.29], REPLICATED, "3"),
         ([0.30, -0.2, 0.1], NOT_SEEN, "3"),  # the text leaves no doubt, other seeds do
         ([0.0, 0.10, 0.11, 0.10], NOT_SEEN, "4"),  # seeds agree, and the text leaves it open
@@ -192,7 +194,26 @@ def test_a_gain_must_hold_over_documents_and_over_seeds(gains: list[float], want
         assert ", over seeds " in str(effect)
         assert verdict_tables.table([found])["interval over"].item() == "documents and seeds"
     else:
-        assert effect.seeds is None
+        assert effect.seeds is None and (effect.null is None) == (len(gains) == 1)
+
+
+@pytest.mark.parametrize(("null", "wanted"), [(0.5, REPLICATED), (2.0, NOT_SEEN), (None, REPLICATED)])
+def test_an_effect_no_larger_than_what_seeds_move_may_be_luck(null: float | None, wanted: str) -> None:
+    sure = Interval(2.0, 1.9, 2.1, "documents")
+    for sign, verdict in ((1, wanted), (-1, CONTRADICTED if wanted == REPLICATED else NOT_SEEN)):
+        found = Interval(sign * sure.value, *sorted((sign * sure.low, sign * sure.high)), "documents")
+        assert judge([Effect("x", found, null=null)]) == verdict
+    lucky = Effect("x", sure, null=2.0)
+    assert lucky.strength == 1 and "null ±2.000" in str(lucky)
+    assert Effect("x", Interval(-2.0, -2.1, -1.9, "documents"), at_least=True, null=2.0).sign == 1  # not surely less
+    assert verdict_tables.effects_table([verdicts.Finding(verdicts.CLAIMS[0], [lucky], "", "1")])["null"].item() == 2.0
+
+
+def test_a_change_of_the_gain_has_the_null_of_four_losses() -> None:
+    losses = {"both": pair(5.0, 4.7) | pair(5.1, 4.6, seed=1) | pair(4.5, 4.1, "m")}  # seeds: losses 0.1, gain 0.2
+    found = finding("C5", Arms(made_up_variants.results(losses), CONFIG))
+    assert [effect.name for effect in found.effects] == ["s", "m", "change s→m"]
+    assert [effect.null for effect in found.effects] == pytest.approx([0.1, 0.1, 0.2])
 
 
 def test_the_weakest_effect_is_the_one_nearest_to_turning_in_any_unit() -> None:
@@ -428,6 +449,15 @@ def test_what_could_not_be_measured_beside_the_verdicts_is_said_in_words(project
     assert summary.chance(found) == "No model has been asked a benchmark with choices."
     said = summary.chance(benchmarked(0.3))  # made-up hits are near chance by construction, two tasks, two models
     assert said.startswith("Of 4 accuracies (2 tasks with choices, 2 models), ")
+
+
+def test_what_one_rate_for_all_would_have_said_stands_beside_what_each_at_its_own_says() -> None:
+    trials = test_rates.trials(test_rates.PAIR, {("s", 1.0, "both"): 4.45})
+    text = summary.one_rate(variants(both=pair(4.7, 4.5)), trials)
+    assert "turns with that rate in 1 of 1 comparison; with a rate for each, γ = 1 is ahead in 1 and" in text
+    lucky = variants(both=pair(4.7, 4.5) | pair(4.8, 4.5, seed=1))
+    assert "is ahead in 0 and behind in 0 of 1, gains up to 0.100 nats" in summary.one_rate(lucky, trials)
+    assert summary.one_rate(lucky, trials[trials["gamma"] == 1.0]) == "The pilot has tried no rate at both γ."
 
 
 def test_a_gain_that_a_larger_model_would_have_is_stated_as_such() -> None:

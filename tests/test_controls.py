@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from made_up_variants import pair
 
-from smallinit.analysis import controls
-from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED, judge, named
+from smallinit.analysis import controls, family
+from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED, judge
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
 from smallinit.plots import controls as draw
@@ -141,8 +141,8 @@ def test_the_claim_about_layernorm_is_judged_by_both_gains(
     standard: made_up_variants.Losses, both: made_up_variants.Losses, wanted: str
 ) -> None:
     found = arms(USUAL | {"layernorm_standard": standard, "layernorm": both}, noise=0.01)
-    assert judge(named(controls.same_with_layernorm(found))) == wanted
-    assert judge(named(controls.same_with_layernorm(arms(USUAL)))) == NOT_TESTED
+    assert judge(family.same_gain(found, family.LAYERNORM)) == wanted
+    assert judge(family.same_gain(arms(USUAL), family.LAYERNORM)) == NOT_TESTED
 
 
 # --------------------------------------------------------------------------------------------------------------- others

@@ -7,7 +7,7 @@ import pytest
 from made_up_variants import pair
 
 from smallinit.analysis import experts, family
-from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED, judge, named
+from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED, judge
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
 from smallinit.plots import experts as draw
@@ -35,13 +35,13 @@ def arms(standard: tuple[float | None, float | None], both: tuple[float | None, 
 def test_the_claim_is_judged_by_the_gain_of_both_variants(
     standard: tuple[float, float | None], both: tuple[float, float], wanted: str
 ) -> None:
-    assert judge(named(experts.same_in_experts(arms(standard, both)))) == wanted
+    assert judge(family.same_gain(arms(standard, both), family.EXPERTS)) == wanted
 
 
 def test_dense_models_alone_leave_the_claim_untested_and_say_so() -> None:
     dense = Arms(made_up_variants.results(DENSE), CONFIG)
-    assert judge(named(experts.same_in_experts(dense))) == NOT_TESTED
-    assert experts.gains(dense).empty and experts.expert_runs(dense).empty
+    assert judge(family.same_gain(dense, family.EXPERTS)) == NOT_TESTED
+    assert family.gains(dense, family.EXPERTS).empty and experts.expert_runs(dense).empty
     assert family.text(dense, family.EXPERTS) == "No run of this family is there."
     assert experts.router_text(experts.router_table(dense.results.runs, dense.results.routers)).startswith("No router")
     assert experts.parameter_table(experts.expert_runs(dense)).empty
@@ -49,7 +49,7 @@ def test_dense_models_alone_leave_the_claim_untested_and_say_so() -> None:
 
 def test_a_variant_that_nobody_ran_is_named_and_does_not_hold_up_the_claim() -> None:
     found = Arms(made_up_variants.results(DENSE | {"moe": pair(4.6, 4.3)}, noise=0.01), CONFIG)
-    assert judge(named(experts.same_in_experts(found))) == REPLICATED
+    assert judge(family.same_gain(found, family.EXPERTS)) == REPLICATED
     assert "add `s-0.5-moe_standard` and `s-1.0-moe_standard` to" in family.missing(found, family.EXPERTS)
     assert family.missing(arms((4.6, 4.5), (4.6, 4.3)), family.EXPERTS) == "Every pair of runs is there."
 
@@ -57,9 +57,9 @@ def test_a_variant_that_nobody_ran_is_named_and_does_not_hold_up_the_claim() -> 
 def test_a_size_without_any_mixture_does_not_count_against_the_claim() -> None:
     losses = {"both": pair(4.7, 4.5) | pair(4.4, 4.2, "m"), "moe_standard": pair(4.6, 4.5), "moe": pair(4.6, 4.3)}
     found = Arms(made_up_variants.results(losses), CONFIG)
-    assert list(experts.same_in_experts(found)) == ["s moe_standard", "s moe"]
+    assert [effect.name for effect in family.same_gain(found, family.EXPERTS)] == ["s moe_standard", "s moe"]
     with_one = losses | {"moe": losses["moe"] | {("m", 0.5, 0): 4.3}}  # begun at m, not completed
-    assert None in experts.same_in_experts(Arms(made_up_variants.results(with_one), CONFIG)).values()
+    assert family.same_gain(Arms(made_up_variants.results(with_one), CONFIG), family.EXPERTS) == []
 
 
 def test_gains_stand_beside_those_of_the_usual_models() -> None:
@@ -69,10 +69,9 @@ def test_gains_stand_beside_those_of_the_usual_models() -> None:
     table = family.gains(exact, family.EXPERTS).set_index("variant")
     assert table["gain"].to_dict() == pytest.approx({"standard": 0.1, "moe_standard": 0.05, "both": 0.2, "moe": 0.5})
     assert table.index[table["family"]].tolist() == ["moe_standard", "moe"]
-    more = family.difference(exact, "s", "both", "moe")
-    assert more is not None and more.value == pytest.approx(0.3)
     lines = family.text(exact, family.EXPERTS).splitlines()
-    assert "; less than in `standard`" in lines[0] and "; more than in `both`" in lines[1]
+    assert "; less than in `standard`, difference: -0.050" in lines[0]
+    assert "; more than in `both`, difference: +0.300" in lines[1]
     assert family.message(table.reset_index()).startswith("γ = 1 wins in 2 of 2 comparisons and loses in 0")
 
 
@@ -103,23 +102,36 @@ def test_active_parameters_leave_out_the_experts_that_a_token_does_not_choose(mo
 def test_a_mixture_without_seeds_is_given_the_null_of_the_dense_models_beside_it() -> None:
     seeds = {"both": pair(4.7, 4.5) | pair(4.73, 4.5, seed=1), "standard": pair(4.7, 4.6) | pair(4.71, 4.6, seed=1)}
     losses = seeds | {"moe": pair(4.6, 4.3), "moe_standard": pair(4.6, 4.5)}
-    table = experts.gains(Arms(made_up_variants.results(losses), CONFIG)).set_index("variant")["null"]
+    found = Arms(made_up_variants.results(losses), CONFIG)
+    table = family.gains(found, family.EXPERTS).set_index("variant")["null"]
     wanted = {"both": 0.03, "moe": 0.03, "standard": 0.01, "moe_standard": 0.01}
     assert table.to_dict() == pytest.approx(wanted)
     losses["moe"] = pair(4.6, 4.3) | pair(4.6, 4.32, seed=1)
-    own = experts.gains(Arms(made_up_variants.results(losses), CONFIG))
+    own = family.gains(Arms(made_up_variants.results(losses), CONFIG), family.EXPERTS)
     assert own.set_index("variant").loc["moe", "null"] == pytest.approx(0.02)
-    figure = draw.gains(own)
+    figure = draw_family.gain_figure(own, "Mixtures of experts")
     figure.canvas.draw()
     assert "grey: as far as two seeds" in figure.texts[1].get_text() and len(figure.axes[0].patches) == 4
+
+
+def test_a_gain_no_larger_than_what_seeds_move_is_no_win() -> None:
+    seeds = {"both": pair(4.7, 4.5) | pair(4.73, 4.5, seed=1)}
+    lucky = Arms(made_up_variants.results(seeds | {"moe": pair(4.6, 4.58)}), CONFIG)
+    sure = Arms(made_up_variants.results(seeds | {"moe": pair(4.6, 4.5)}), CONFIG)
+    assert judge(family.same_gain(lucky, family.EXPERTS)) == NOT_SEEN
+    assert judge(family.same_gain(sure, family.EXPERTS)) == REPLICATED
+    assert "neither γ wins, gain: +0.020" in family.text(lucky, family.EXPERTS)
+    assert family.message(family.gains(lucky, family.EXPERTS)).startswith("γ = 1 wins in 0 of 1")
+    assert family.message(family.gains(sure, family.EXPERTS)).startswith("γ = 1 wins in 1 of 1")
 
 
 def test_figures_can_be_drawn() -> None:
     found = arms((4.6, 4.5), (4.6, 4.3))
     runs, routers = experts.expert_runs(found), found.results.routers
     assert runs["run"].tolist() == ["s-0.5-moe", "s-1.0-moe", "s-0.5-moe_standard", "s-1.0-moe_standard"]
-    draw_family.gain_figure(family.gains(found, family.EXPERTS), "Experts").canvas.draw()
-    assert draw.gains(experts.gains(found)).texts[1].get_text().endswith("no null: no arm has two seeds")
+    figure = draw_family.gain_figure(family.gains(found, family.EXPERTS), "Experts")
+    figure.canvas.draw()
+    assert figure.texts[1].get_text().endswith("no null: no arm has two seeds")
     draw_family.curves(runs, found.results).canvas.draw()
     loads = draw.loads(runs, routers)
     loads.canvas.draw()

@@ -105,12 +105,14 @@ def test_sinks_and_gates_stand_beside_what_a_second_seed_moves() -> None:
     losses = {"eps": pair(4.7, 4.6), "both": pair(4.7, 4.5) | pair(4.7, 4.5, seed=1)}
     found = Arms(made_up_variants.results(losses), CONFIG)
     shares = {"s-0.5-eps": 0.1, "s-1.0-eps": 0.3, "s-0.5-both": 0.1, "s-1.0-both": 0.28}
-    shares |= {"s-0.5-both-seed1": 0.15, "s-1.0-both-seed1": 0.28}
+    shares |= {"s-0.5-both-seed1": 0.15, "s-1.0-both-seed1": 0.31}
     rows = [[run, window, 0, 0, share + 0.001 * window] for run, share in shares.items() for window in range(4)]
     heads = pd.DataFrame(rows, columns=["run", "window", "layer", "head", "sink"])
     opening = heads["sink"].where(heads["run"].str.contains("both"))
     found.results.attention = heads.assign(gate=opening, **{"gate_below_0.1": opening})
-    text = gate.sinks_null_text(found, claims.sink_and_gate(found))  # sharper by 0.2, removed by 0.02, null 0.05
+    text = gate.sinks_null_text(
+        found, claims.sink_and_gate(found)
+    )  # sharper by 0.2, null 0.05; removed by 0.02, null 0.03
     assert "0.050 in `s-0.5-both`" in text and "null: 1 of 2 differences of sinks." in text
     table = gate.gates(found.results.runs[found.results.runs["seed"] == 0], found.results.attention)
     assert "null: 1 of 1 differences of the mean gate between the γ." in gate.gates_null_text(found, table)

@@ -81,9 +81,14 @@ def test_every_variant_of_every_size_resolves_and_builds_as_named(size: str, var
     with torch.device("meta"):
         decoder = Decoder(run.model)
     assert run.run == f"{size}-1.0-{variant}" and decoder.embed.weight.shape[1] == TRACKED.sizes[size].d_model
+    plain = resolved(size, 1.0, "both").train.peak_lr
     for key in TRACKED.variants[variant].model_fields_set - {"norm_eps", "moe"}:
-        place = run.init if hasattr(run.init, key) else run.model
-        assert getattr(place, key) == getattr(TRACKED.variants[variant], key)
+        given = getattr(TRACKED.variants[variant], key)
+        if key == "rate_factor":  # of the rate of the variant that is the same otherwise
+            assert run.train.peak_lr == given * plain
+            continue
+        place = next(part for part in (run.init, run.train, run.model) if hasattr(part, key))
+        assert getattr(place, key) == given
     assert run.model.moe == TRACKED.variants[variant].moe
 
 

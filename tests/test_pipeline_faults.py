@@ -171,7 +171,7 @@ def test_interrupted_run_continues(project: micro.Project) -> None:
     project.smallinit("repro", stage)
     weights = project.root / "models" / run / "model.safetensors"
     continued = weights.read_bytes()
-    assert not list((project.root / "state").glob("*"))
+    assert not list((project.root / "state").glob(f"{run}-*"))
     project.dvc("repro", "--single-item", "--force", stage)
     assert weights.read_bytes() == continued
 

@@ -97,10 +97,11 @@ def law(power: float, sizes: tuple[str, ...] = ("s", "l"), arm: tuple[float, str
 
 
 def test_a_planted_power_of_the_width_is_found_with_what_flatness_leaves_open() -> None:
-    row = rates.powers(rates.best_table(trials(law(-0.7)))).iloc[0]
+    table = rates.powers(rates.best_table(trials(law(-0.7))))
+    row = table.iloc[0]
     open_to = 2 * (rates.FLAT / 0.3) ** 0.5  # both ends move, over one doubling of the width
     assert (row["power"], row["low"], row["high"]) == pytest.approx((-0.7, -0.7 - open_to, -0.7 + open_to))
-    assert "γ = 1, both**: rate ∝ d^-0.70 [-1.22, -0.18]" in rates.powers_text(row.to_frame().T)
+    assert "γ = 1, both**: rate ∝ d^-0.70 [-1.22, -0.18]" in rates.powers_text(table)
 
 
 def test_other_batch_sizes_do_not_enter_and_one_width_has_no_power() -> None:
@@ -115,7 +116,7 @@ def test_a_power_from_an_end_of_the_rates_is_flagged_and_no_model_for_others() -
     best = rates.best_table(trials(arms))
     table = rates.powers(best).set_index("gamma")
     assert table["at_end"].to_dict() == {1.0: False, 0.5: True} and np.isnan(table.loc[0.5, "low"])
-    assert rate_transfer.laws(best)[1.5, "both"].power == pytest.approx(-0.5)
+    assert rate_transfer.laws(best)[1.5, "both"].common == pytest.approx(-0.5)
 
 
 # ------------------------------------------------------------------------------------------------- rates of other runs
@@ -149,6 +150,9 @@ def test_every_stand_in_ends_at_an_arm_of_the_pilot() -> None:
         assert rates.stands_for(variant, 0.5, TRIED) in ("both", "eps")
 
 
+OWN, COMMON = "own power of the width", "common power of the width, from d = 64"
+
+
 def test_runs_get_the_rate_of_their_arm_at_their_width() -> None:
     best = rates.best_table(trials(law(-0.6) | law(0, ("s",), (1.0, "gate"))))
     between = 4e-3 * 1.5**-0.6
@@ -156,11 +160,11 @@ def test_runs_get_the_rate_of_their_arm_at_their_width() -> None:
     runs += [run("m", 1.0, "gate", 2 * between), run("s", 0.5, "both", 8e-3), run("l", 1.0, "fast", 4e-3 * 2**0.4)]
     table = rate_transfer.transfer(best, runs, {"fast": 2.0}).set_index("run")
     assert len(table) == 5, "seeds of one arm make one row"
-    assert table["how"].dropna().tolist() == ["measured", "power of the width", "mean power of the width", "measured"]
+    assert table["how"].dropna().tolist() == ["measured", OWN, COMMON, "measured"]
     assert table["ratio"].dropna().tolist() == pytest.approx([1, 1, 2, 1])
     text = rate_transfer.transfer_text(table.reset_index())
     assert text.startswith("Of 3 arms of the plan, 2 train")
-    assert f"`m-1.0-gate` has {2 * between:.2g}, put {between:.2g} (arm 1 gate, mean power of the width)" in text
+    assert f"`m-1.0-gate` has {2 * between:.2g}, put {between:.2g} (arm 1 gate, {COMMON})" in text
     assert "stands for `s-0.5-both`" in text and "on purpose: `l-1.0-fast`" in text
 
 
@@ -185,7 +189,7 @@ def test_the_block_for_params_yaml_parses_and_gives_the_rates() -> None:
         assert first.at(WIDTHS[size]) == pytest.approx(rate, rel=0.02)
     moe = next(entry for entry in entries if entry.fits("m", 1.0, "moe"))
     assert (moe.d_model, moe.width_power, moe.at(96)) == (64, -0.63, pytest.approx(4e-3 * 1.5**-0.63, rel=0.02))
-    assert next(entry for entry in entries if entry.fits("m", 1.5, "both")).width_power == pytest.approx(-0.42)  # mean
+    assert next(entry for entry in entries if entry.fits("m", 1.5, "both")).width_power == -0.14  # the mean of three
     assert next(entry for entry in entries if entry.fits("m", 1.0, "literal")).width_power == pytest.approx(0.4)
     assert not any(entry.fits("s", 1.0, "standard") for entry in entries), "nothing tried stands for it at γ = 1"
 
@@ -198,6 +202,29 @@ def test_runs_with_the_rates_of_the_block_pass_the_check() -> None:
         first = next(entry for entry in entries if entry.fits(size, 1.0, "both"))
         runs.append(run(size, 1.0, "both", first.at(WIDTHS[size])))
     assert rate_transfer.transfer(best, runs)["ratio"].tolist() == pytest.approx([1, 1, 1], abs=0.03)
+
+
+def test_beyond_the_widest_all_arms_go_on_by_the_power_that_they_have_in_common() -> None:
+    arms = law(-1.0) | law(0.6, arm=(0.5, "both"))
+    best = rates.best_table(trials(arms))
+    law_of = rate_transfer.laws(best)
+    for key in ((1.0, "both"), (0.5, "both")):
+        at_l = arms["l", *key]
+        assert law_of[key].at("xl", 192) == (pytest.approx(at_l * 1.5**-0.2), "common power of the width, from d = 128")
+        entries = parsed(rate_transfer.peak_lrs_yaml(best, widths={"s": 64, "xl": 192}))
+        wide = next(entry for entry in entries if entry.fits("xl", *key))
+        assert wide.at(192) == pytest.approx(at_l * 1.5**-0.2, rel=0.03)
+        between = next(entry for entry in entries if entry.fits("m", *key))
+        assert between.at(96) == pytest.approx(law_of[key].at("m", 96)[0], rel=0.02)
+
+
+def test_a_flat_minimum_has_little_say_in_the_common_power() -> None:
+    table = rates.powers(rates.best_table(trials(law(-1.0) | law(0.6, arm=(0.5, "both")))))
+    assert rates.common_power(table) == pytest.approx(-0.2)
+    wider = 9.0 * (table["gamma"] == 0.5)
+    blurred = table.assign(low=table["low"] - wider, high=table["high"] + wider)
+    assert -1.0 < rates.common_power(blurred) < -0.95
+    assert rates.common_power(table.assign(at_end=True)) is None
 
 
 def test_one_width_makes_a_block_without_a_power_and_names_only_known_variants() -> None:
