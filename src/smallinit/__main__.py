@@ -51,6 +51,8 @@ def dispatch(options: argparse.Namespace) -> int:
     """Do what the options ask for; returns the exit code."""
     if options.command in TOOLS:
         return tool(options)
+    # jsonschema checks URIs by a grammar, if it finds one, that takes two seconds to build. No schema of ours needs it.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     from smallinit import notebook, pipeline, plan, readme
 
     try:

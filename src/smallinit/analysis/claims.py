@@ -7,7 +7,8 @@ where it does not hold the claim is not replicated. A claim without measurements
 
 An effect is above zero if its interval is. Losses have two intervals: over held-out documents, and over seeds where
 there are enough. The two cover different luck, that of the text and that of the training, and neither contains the
-other; so both are stated, and an effect is above (below) zero only if both are.
+other; so both are stated, and an effect is above (below) zero only if both are. Where seeds are too few for an interval
+of their own, the effect has to be larger than the null: the largest difference of two seeds of one arm (see `nulls`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from smallinit.analysis import nulls
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.resamples import mean_losses
 from smallinit.analysis.statistics import MIN_SEEDS, Interval, over_seeds, window_contrast
@@ -30,7 +32,8 @@ class Effect:
     """One measured part of a claim, positive where the claim says so.
 
     `at_least` marks a part that says "not less than zero": it holds unless the effect is below zero. `premise` marks
-    what the claim takes for granted. `seeds` is the interval over seeds beside `interval`, if there is one.
+    what the claim takes for granted. `seeds` is the interval over seeds beside `interval`, if there is one; else `null`
+    is as far as two seeds of one arm differ in the same quantity, if that is known.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Effect:
     at_least: bool = False
     premise: bool = False
     seeds: Interval | None = None
+    null: float | None = None
 
     @property
     def intervals(self) -> list[Interval]:
@@ -48,13 +52,21 @@ class Effect:
     def sign(self) -> int:
         """+1 for the claim, -1 against it, 0 undecided."""
         signs = {interval.sign for interval in self.intervals}
-        sign = signs.pop() if len(signs) == 1 else 0
+        sign = signs.pop() if len(signs) == 1 and not self.may_be_luck else 0
         return 1 if self.at_least and sign == 0 else sign
 
     @property
+    def may_be_luck(self) -> bool:
+        """Whether two seeds of one arm differ by as much."""
+        return self.null is not None and abs(self.interval.value) <= self.null
+
+    @property
     def strength(self) -> float:
-        """The weaker estimate, in units of its distance to the bound on the side of zero: within 1 if undecided."""
-        found = []
+        """The weaker estimate, in units of its distance to the bound on the side of zero: within 1 if undecided.
+
+        Or of the null, if there is one.
+        """
+        found = [self.interval.value / self.null] if self.null else []
         for each in self.intervals:
             width = each.value - each.low if each.value > 0 else each.high - each.value
             found.append(each.value / width if width > 0 else float(np.sign(each.value)) * np.inf)
@@ -62,7 +74,9 @@ class Effect:
 
     def __str__(self) -> str:
         part = " (premise)" if self.premise else " (not less)" if self.at_least else ""
-        return f"{self.name}{part}: {self.interval}" + (f", over seeds {self.seeds}" if self.seeds else "")
+        digits = ".3f" if (self.null or 0) >= 0.01 else ".2g"
+        luck = "" if self.null is None else f", null ±{self.null:{digits}}"
+        return f"{self.name}{part}: {self.interval}{luck}" + (f", over seeds {self.seeds}" if self.seeds else "")
 
 
 def judge(effects: Sequence[Effect]) -> str:
@@ -74,12 +88,14 @@ def judge(effects: Sequence[Effect]) -> str:
     return CONTRADICTED if signs == {-1} else REPLICATED if signs == {1} and granted else NOT_SEEN
 
 
-def named(parts: Mapping[str, Interval | None], at_least: bool = False, premise: bool = False) -> list[Effect]:
+def named(
+    parts: Mapping[str, Interval | None], at_least: bool = False, premise: bool = False, null: float | None = None
+) -> list[Effect]:
     """Effects that could be measured; one that could not makes the whole claim untested."""
     if any(interval is None for interval in parts.values()):
         return []
     known = [(name, interval) for name, interval in parts.items() if interval is not None]
-    return [Effect(name, interval, at_least, premise) for name, interval in known]
+    return [Effect(name, interval, at_least, premise, null=null) for name, interval in known]
 
 
 # ------------------------------------------------------------------------------------------------------------- losses
@@ -94,14 +110,25 @@ def seed_interval(arms: Arms, weights: Weights) -> Interval | None:
     return over_seeds(values, arms.config.confidence) if len(values) >= MIN_SEEDS else None
 
 
+def seed_null(arms: Arms, weights: Weights) -> float | None:
+    """As far as two seeds differ in such a sum: of two losses, or of the four in a difference of gains."""
+    null = nulls.gains(arms.results) if len(weights) > 2 else nulls.losses(arms.results)
+    sizes, gammas, variants = (set(values) for values in zip(*weights, strict=True))
+    return null.reach({"size": sizes, "gamma": gammas, "variant": variants})
+
+
 def contrasts(arms: Arms, parts: Mapping[str, Weights], at_least: bool = False, premise: bool = False) -> list[Effect]:
-    """Weighted sums of losses (nats per token) as effects, with both intervals; empty if an arm of one is missing."""
+    """Weighted sums of losses (nats per token) as effects; empty if an arm of one is missing.
+
+    Each has both intervals, or that over documents and the null.
+    """
     found = []
     for name, weights in parts.items():
         interval = arms.contrast(dict(weights))
         if interval is None:
             return []
-        found.append(Effect(name, interval, at_least, premise, seed_interval(arms, weights)))
+        seeds = seed_interval(arms, weights)
+        found.append(Effect(name, interval, at_least, premise, seeds, None if seeds else seed_null(arms, weights)))
     return found
 
 
@@ -141,18 +168,17 @@ def eps_restores(arms: Arms) -> list[Effect]:
 def sink_and_gate(arms: Arms) -> list[Effect]:
     """C4: gamma = 1 sharpens the sink, the gate removes it, and the gate lowers the loss (eps = 1e-12)."""
     effects: list[Effect] = []
+    null = nulls.attention(arms.results, "sink", "shares of attention")
     for size in arms.sizes():
-        base, small = arms.run(size, BASE, "eps"), arms.run(size, SMALL, "eps")
-        gated = arms.run(size, SMALL, "both")
-        if base is None or small is None or gated is None:
-            return []
-        pairs = {"sink sharper": (small, base), "sink removed by the gate": (small, gated)}
-        sink = {
-            f"{size} {name}": window_contrast(arms.results.attention, "sink", more, less, arms.config)
-            for name, (more, less) in pairs.items()
-        }
-        lowered: Weights = {(size, SMALL, "eps"): 1, (size, SMALL, "both"): -1}
-        effects += [*named(sink), *contrasts(arms, {f"{size} loss lowered": lowered})]
+        base, small, gated = (size, BASE, "eps"), (size, SMALL, "eps"), (size, SMALL, "both")
+        for name, more, less in (("sharper", small, base), ("removed by the gate", small, gated)):
+            runs = arms.run(*more), arms.run(*less)
+            if runs[0] is None or runs[1] is None:
+                return []
+            found = window_contrast(arms.results.attention, "sink", runs[0], runs[1], arms.config)
+            reach = null.reach({"size": [size], "gamma": {more[1], less[1]}, "variant": {more[2], less[2]}})
+            effects.append(Effect(f"{size} sink {name}", found, null=reach))
+        effects += contrasts(arms, {f"{size} loss lowered": {small: 1, gated: -1}})
     return effects
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from smallinit.analysis.confounds import RATES, UNDECAYED
-from smallinit.analysis.family import LAYERNORM, same_gain
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.nulls import pairs
 from smallinit.analysis.statistics import Interval, loss_contrast, over_seeds
@@ -188,12 +187,6 @@ def nulls_text(nulls: pd.DataFrame, gains: pd.DataFrame) -> str:
         f"{nulls['difference'].abs().max():.3f} nats"
     )
     return text + (f", the smallest gain of any seed {gains['gain'].min():+.3f}." if len(gains) else ".")
-
-
-# ---------------------------------------------------------------------------------------------------------- LayerNorm
-def same_with_layernorm(arms: Arms) -> dict[str, Interval | None]:
-    """Claim C12 as effects: gain of gamma = 1 with LayerNorm, in each variant that was run."""
-    return same_gain(arms, LAYERNORM)
 
 
 # -------------------------------------------------------------------------------------------------- GPT-2's baseline

@@ -4,10 +4,8 @@ import numpy as np
 import pandas as pd
 
 from smallinit import config
-from smallinit.analysis import family, nulls
-from smallinit.analysis.family import EXPERTS, same_gain, sizes_of
-from smallinit.analysis.ladder import BASE, SMALL, Arms
-from smallinit.analysis.statistics import Interval
+from smallinit.analysis.family import EXPERTS, sizes_of
+from smallinit.analysis.ladder import Arms
 from smallinit.planner import count_parameters
 
 DECIDED = 0.5  # a router below this share of the largest entropy is called decided
@@ -61,23 +59,6 @@ def router_text(table: pd.DataFrame) -> str:
             f"below {DECIDED:g} in {decided} of {len(layers)} blocks."
         )
     return "\n".join(lines) or "No router was measured."
-
-
-def gains(arms: Arms) -> pd.DataFrame:
-    """`family.gains` of the mixtures of experts, with a column `null`: the largest difference of two seeds of that arm.
-
-    A mixture without two seeds is given the null of the dense models that it stands beside.
-    """
-    table, null = family.gains(arms, EXPERTS), nulls.losses(arms.results)
-    own = set(null.differences["variant"])
-    nearest = [row["variant"] if row["variant"] in own else row["usual"] for row in table.to_dict("records")]
-    sizes = zip(table["size"], nearest, strict=True)
-    return null.beside(table, [{"size": [size], "variant": [each], "gamma": (BASE, SMALL)} for size, each in sizes])
-
-
-def same_in_experts(arms: Arms) -> dict[str, Interval | None]:
-    """Claim C11 as effects: gain of gamma = 1 in mixtures of experts, in each variant that was run."""
-    return same_gain(arms, EXPERTS)
 
 
 def expert_runs(arms: Arms) -> pd.DataFrame:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from smallinit.analysis.ladder import Arms
+from smallinit.analysis import claims, nulls
+from smallinit.analysis.claims import Effect
+from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.needed import lacking
-from smallinit.analysis.statistics import Interval
 
 # The usual variant -> the family's variant with the same eps and gate.
 Family = Mapping[str, str]
@@ -28,7 +29,8 @@ def gains(arms: Arms, family: Family) -> pd.DataFrame:
     """Gain of gamma = 1 (nats per token) in the family and in the usual models of the same size and intervention.
 
     A row a comparison that could be made: size, usual (the variant's counterpart in the ladder), variant, family
-    (whether the row is of the family), gain, low, high.
+    (whether the row is of the family), gain, low, high, null (the largest difference of two seeds of that arm, or of
+    the usual models if the family has one seed).
     """
     columns = ["size", "usual", "variant", "family", "gain", "low", "high"]
     rows = []
@@ -38,7 +40,10 @@ def gains(arms: Arms, family: Family) -> pd.DataFrame:
                 gain = arms.gain(size, name)
                 if gain is not None:
                     rows.append([size, usual, name, name == variant, gain.value, gain.low, gain.high])
-    return pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=columns)
+    arms_of = zip(table["size"], table["variant"], strict=True)
+    compared = [{"size": [size], "variant": [variant], "gamma": (BASE, SMALL)} for size, variant in arms_of]
+    return nulls.losses(arms.results).beside(table, compared)
 
 
 def measured_variants(arms: Arms, family: Family, size: str) -> dict[str, str]:
@@ -48,15 +53,15 @@ def measured_variants(arms: Arms, family: Family, size: str) -> dict[str, str]:
     return {usual: variant for usual, variant in family.items() if variant in there}
 
 
-def same_gain(arms: Arms, family: Family) -> dict[str, Interval | None]:
-    """Claims C11 and C12 as effects: the gain of gamma = 1 in each variant of the family, at each size that has it.
+def same_gain(arms: Arms, family: Family) -> list[Effect]:
+    """Claims C11 and C12: the gain of gamma = 1 in each variant of the family, at each size that has it.
 
-    Positive where small initialization wins; None where the other run of the pair diverged or is missing. No entries
-    if there is no run of the family at all: a variant that nobody has run says nothing for or against.
+    Positive where small initialization wins; empty where the other run of a pair diverged or is missing. A variant that
+    nobody has run says nothing for or against.
     """
     sizes = sizes_of(arms, family)
     parts = [(size, variant) for size in sizes for variant in measured_variants(arms, family, size).values()]
-    return {f"{size} {variant}": arms.gain(size, variant) for size, variant in parts}
+    return claims.contrasts(arms, {f"{size} {variant}": claims.gain(size, variant) for size, variant in parts})
 
 
 def missing(arms: Arms, family: Family) -> str:
@@ -72,25 +77,20 @@ def missing(arms: Arms, family: Family) -> str:
     )
 
 
-def difference(arms: Arms, size: str, usual: str, variant: str) -> Interval | None:
-    """How much larger the gain is in the family than in the usual models (nats per token)."""
-    return arms.gain_change((size, variant), (size, usual))
-
-
 def text(arms: Arms, family: Family) -> str:
     """The gains in words, Markdown: a line a size and variant of the family."""
     lines = []
     for size in sizes_of(arms, family):
         for usual, variant in measured_variants(arms, family, size).items():
-            gain, more = arms.gain(size, variant), difference(arms, size, usual, variant)
-            if gain is None:
+            gain = claims.contrasts(arms, {"gain": claims.gain(size, variant)})
+            if not gain:
                 lines.append(f"* **Size {size}, `{variant}`**: not measured, a run of the pair diverged or is missing.")
                 continue
-            verdict = {1: "γ = 1 wins", -1: "γ = 0.5 wins", 0: "neither γ wins"}[gain.sign]
-            line = f"* **Size {size}, `{variant}`**: {verdict}, gain {gain} nats per token"
-            if more is not None:
+            verdict = {1: "γ = 1 wins", -1: "γ = 0.5 wins", 0: "neither γ wins"}[gain[0].sign]
+            line = f"* **Size {size}, `{variant}`**: {verdict}, {gain[0]} nats per token"
+            for more in claims.contrasts(arms, {"difference": claims.change((size, variant), (size, usual))}):
                 beside = {1: "more", -1: "less", 0: "neither more nor less"}[more.sign]
-                line += f"; {beside} than in `{usual}` ({more})"
+                line += f"; {beside} than in `{usual}`, {more}"
             lines.append(f"{line}.")
     return "\n".join(lines) or "No run of this family is there."
 
@@ -100,7 +100,9 @@ def message(table: pd.DataFrame) -> str:
     own, usual = table[table["family"]], table[~table["family"]]
     if own.empty:
         return "No comparison could be made: in each pair a run diverged or is missing"
+    luck = table["gain"].abs() <= table["null"]  # not so where there is no null
+    won, lost = (table["low"] > 0) & ~luck, (table["high"] < 0) & ~luck
     return (
-        f"γ = 1 wins in {(own['low'] > 0).sum()} of {len(own)} comparisons and loses in {(own['high'] < 0).sum()}; "
-        f"in the usual models it wins in {(usual['low'] > 0).sum()} of {len(usual)}"
+        f"γ = 1 wins in {won[own.index].sum()} of {len(own)} comparisons and loses in {lost[own.index].sum()}; "
+        f"in the usual models it wins in {won[usual.index].sum()} of {len(usual)}"
     )

@@ -107,10 +107,9 @@ def sinks_text(table: pd.DataFrame) -> str:
 
 def sinks_null_text(arms: Arms, parts: Sequence[Effect]) -> str:
     """How many differences of sinks exceed what seeds move, Markdown. parts: of `claims.sink_and_gate`."""
-    found = [[part.name.split()[0], part.interval.value] for part in parts if "sink" in part.name]
-    table = pd.DataFrame(found, columns=["size", "value"])
+    found = [[part.name.split()[0], part.interval.value, part.null] for part in parts if "sink" in part.name]
+    table = pd.DataFrame(found, columns=["size", "value", "null"])
     null = nulls.attention(arms.results, "sink", "shares of the attention")
-    table = null.beside(table, [{"size": [size], "variant": (PLAIN, GATED)} for size in table["size"]])
     return null.text(table, "value", "differences of sinks")
 
 

@@ -19,6 +19,11 @@ from smallinit.analysis.resamples import mean_losses
 ARM = ("size", "variant", "gamma")  # runs that agree in these differ in nothing but the seed
 GAMMAS = (0.5, 1.0)  # of a gain; `ladder`, which names them, imports this module
 NONE = "no null: no arm has two seeds"
+# Whose seeds stand for those of a variant that has only one: the ladder's with the same gate and eps.
+LIKE = {
+    **dict.fromkeys(("layernorm", "moe", "slow", "fast", "undecayed", "gelu", "tied", "scaled", "grouped"), "both"),
+    **dict.fromkeys(("layernorm_standard", "moe_standard"), "standard"),
+}
 Compared = Mapping[str, Collection[Any]]  # by key of ARM, the values that a comparison involves
 
 
@@ -33,12 +38,15 @@ class Null:
         """The differences nearest to a comparison: of its variants, gammas and sizes, each as far as there are any.
 
         Variants come first, since seeds of one can differ far more than those of another. A variant without two seeds
-        at its own size takes those of another size; one that has none at all takes those of all variants.
+        at its own size takes those of another size; one that has none at all takes those of the variant that it is
+        LIKE, and if there are none either, those of all variants.
         """
         found = self.differences
         for key in ("variant", "gamma", "size"):
             if key in found and key in compared:
                 own = found[found[key].isin(compared[key])]
+                if own.empty and key == "variant":
+                    own = found[found[key].isin({LIKE.get(each) for each in compared[key]})]
                 found = found if own.empty else own
         return found
 

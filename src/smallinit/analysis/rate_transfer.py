@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from smallinit.analysis.rates import SHARED, at_main_batch, main_batch, powers, stands_for
+from smallinit.analysis.rates import SHARED, at_main_batch, common_power, main_batch, powers, stands_for
 from smallinit.config import RunConfig
 
 NEAR = 1.3  # factor between a run's rate and the pilot's that rounding may explain, and that hardly costs any loss
@@ -21,39 +21,42 @@ class Law:
     variant: str
     d_model: int  # the smallest width tried
     rate: float  # at that width
-    power: float | None  # of the width; None: nothing is known about other widths
-    own: bool  # the power is this arm's, from two widths; else the mean of the arms with the same gate
-    measured: dict[str, float]  # best rates by size
+    power: float | None  # of the width, from two of them; None: there is only one
+    common: float | None  # the power of all arms together, for wider models than those tried; None: no arm has any
+    widest: int  # the largest width tried
+    measured: dict[str, float]  # best rates by size, from the smallest width to the largest
     at_end: bool  # one of them is that of the lowest trial only
 
     def at(self, size: str, d_model: int) -> tuple[float, str]:
         """The rate at a size, and where it comes from."""
         if size in self.measured:
             return self.measured[size], "measured"
-        if self.power is None:
-            return self.rate, f"as at d = {self.d_model}"
-        how = "power of the width" if self.own else "mean power of the width"
-        return self.rate * (d_model / self.d_model) ** self.power, how
+        if self.power is not None and d_model < self.widest:
+            return self.rate * (d_model / self.d_model) ** self.power, "own power of the width"
+        rate = list(self.measured.values())[-1]
+        if self.common is None:
+            return rate, f"as at d = {self.widest}"
+        return rate * (d_model / self.widest) ** self.common, f"common power of the width, from d = {self.widest}"
 
 
 def laws(best: pd.DataFrame) -> dict[tuple[float, str], Law]:
     """What the pilot says about each gamma and variant that was tried. best: of `rates.best_table`.
 
-    Arms tried at one width take the mean power of those with the same gate that were tried at two, none of these at
-    the end of its rates.
+    An arm tried at two widths has a power law of its own, which holds between them. Beyond the widest a line through
+    two noisy points is no guide, and an arm tried at one width has none: both go on from there by the common power.
     """
     own = powers(best)
-    means = own[~own["at_end"]].groupby("gate")["power"].mean()
+    common = common_power(own)
     own = own.set_index(["gamma", "variant"])["power"]
     found = {}
     tried = at_main_batch(best).dropna(subset="rate")
     for key, arm in tried.sort_values("d_model", kind="stable").groupby(["gamma", "variant"], sort=False):
-        first, known = arm.iloc[0], key in own.index
-        power = own[key] if known else means.get(first["gate"])
+        first = arm.iloc[0]
         found[key] = Law(
             *(float(first["gamma"]), str(first["variant"]), int(first["d_model"]), float(first["rate"])),
-            power=None if power is None else float(power),
-            own=known,
+            power=float(own[key]) if key in own.index else None,
+            common=common,
+            widest=int(arm["d_model"].max()),
             measured=dict(zip(arm["size"], arm["rate"].astype(float), strict=True)),
             at_end=bool(arm["at_end"].any()),
         )
@@ -117,12 +120,15 @@ def other_batches(best: pd.DataFrame, runs: Sequence[RunConfig]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- params.yaml
-def peak_lrs_yaml(best: pd.DataFrame, variants: Collection[str] | None = None) -> str:
+def peak_lrs_yaml(
+    best: pd.DataFrame, variants: Collection[str] | None = None, widths: Mapping[str, int] | None = None
+) -> str:
     """The block `train.peak_lrs` of `params.yaml` that follows from the pilot.
 
     Args:
         best: of `rates.best_table`.
         variants: those that `params.yaml` defines; None: those tried and all that an arm can stand for.
+        widths: d_model of the sizes that runs have; those wider than all tried get entries of their own.
     """
     known = laws(best)
     names = list(dict.fromkeys([*(variant for _, variant in known), *SHARED, "standard", "gate"]))
@@ -132,10 +138,14 @@ def peak_lrs_yaml(best: pd.DataFrame, variants: Collection[str] | None = None) -
         if not own:
             continue
         head = f"gamma: {gamma}, variants: [{', '.join(own)}],"
-        for size in list(law.measured)[1:-1]:  # between the outer two widths, which the power goes through
-            lines.append(entry(head, f"size: {size}, peak_lr: {scientific(law.measured[size])}"))
-        power = "" if law.power is None else f", d_model: {law.d_model}, width_power: {round(law.power, 2) + 0.0}"
-        lines.append(entry(head, f"peak_lr: {scientific(law.rate)}{power}"))
+        apart = list(law.measured)[1:-1]  # between the outer two widths, which the power goes through
+        apart += [size for size, d in (widths or {}).items() if law.power is not None and d > law.widest]
+        for size in apart:
+            rate, _ = law.at(size, (widths or {}).get(size, 0))
+            lines.append(entry(head, f"size: {size}, peak_lr: {scientific(rate)}"))
+        power = law.common if law.power is None else law.power
+        at_others = "" if power is None else f", d_model: {law.d_model}, width_power: {round(power, 2) + 0.0}"
+        lines.append(entry(head, f"peak_lr: {scientific(law.rate)}{at_others}"))
     return "\n".join(lines)
 
 

@@ -152,6 +152,17 @@ def powers(best: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "at_end"]).astype({"power": float, "at_end": bool})
 
 
+def common_power(table: pd.DataFrame) -> float | None:
+    """One power of the width for all arms: their mean, each with the weight 1 / (high - low)²; None without any.
+
+    The bracket of a power is wide where the minimum is flat and the power therefore mostly noise. table: of `powers`.
+    """
+    known = table[~table["at_end"]]
+    if known.empty:
+        return None
+    return float(np.average(known["power"], weights=(known["high"] - known["low"]) ** -2))
+
+
 def powers_text(table: pd.DataFrame) -> str:
     """The powers of the width in words, Markdown."""
     if table.empty:
@@ -161,6 +172,8 @@ def powers_text(table: pd.DataFrame) -> str:
         law = f"* **γ = {row['gamma']:g}, {row['variant']}**: rate ∝ d^{row['power']:+.2f}"
         bounds = "; at one width the best rate lies beyond those tried" if row["at_end"] else ""
         lines.append(law + (bounds or f" [{row['low']:+.2f}, {row['high']:+.2f}]"))
+    if (common := common_power(table)) is not None:
+        lines.append(f"\nAll together, each weighted by how narrow its bracket is: **d^{common:+.2f}**.")
     return "\n".join(lines)
 
 

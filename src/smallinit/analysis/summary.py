@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from smallinit.analysis import answers, condensation, controls
+from smallinit.analysis import answers, condensation, controls, nulls
+from smallinit.analysis import rates as tried
 from smallinit.analysis.claim_needs import BOTH
 from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED
 from smallinit.analysis.collect import Results
 from smallinit.analysis.effective_size import Worth, effective_size, percent
-from smallinit.analysis.ladder import Arms
+from smallinit.analysis.ladder import SMALL, Arms
 from smallinit.analysis.resamples import Refusal
 from smallinit.analysis.verdicts import Finding
 
@@ -95,6 +96,27 @@ def worth(arms: Arms, variant: str = BOTH) -> str:
 
 def _seeds_of_worth(found: Worth) -> str:
     return "one seed" if found.seeds[-1] is None else f"over seeds {percent(found.seeds[-1])}"
+
+
+def one_rate(arms: Arms, trials: pd.DataFrame) -> str:
+    """Which gamma the pilot's short trainings prefer, at one rate for both and with each at its own; sentences.
+
+    trials: of `rates.read`.
+    """
+    fixed = tried.at_fixed(tried.at_main_batch(trials))
+    fixed = fixed[fixed["gamma"] == SMALL]
+    if fixed.empty:
+        return "The pilot has tried no rate at both γ."
+    null = nulls.losses(arms.results).reach({})
+    turned, pairs = tried.flips(fixed, null)
+    tuned = fixed.drop_duplicates(tried.FIXED[:5])["tuned"].dropna()
+    ahead, behind = int((tuned > (null or 0)).sum()), int((tuned < -(null or 0)).sum())
+    luck = "" if null is None else f", gains up to {null:.3f} nats, as far as two seeds of one arm differ, not counted"
+    return (
+        f"In the pilot's short trainings, with one rate for both γ, who wins turns with that rate in {turned} of "
+        f"{plural(pairs, 'comparison')}; with a rate for each, γ = 1 is ahead in {ahead} and behind in {behind} of "
+        f"{len(tuned)}{luck}."
+    )
 
 
 def hidden(arms: Arms) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from smallinit.analysis import nulls
 from smallinit.analysis.collect import Results
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import SMALL, Arms
@@ -172,6 +173,13 @@ def best_is_one(arms: Arms) -> dict[str, Interval | None]:
     return effects
 
 
+def luck(arms: Arms) -> float | None:
+    """As far as two seeds at one gamma differ, in the sweep by which the claim is judged; None if it has one seed."""
+    for sweep in find(arms.results)[:1]:
+        return nulls.losses(arms.results).reach({"size": [sweep.size], "variant": [sweep.variant]})
+    return None
+
+
 def table(sweep: Sweep, results: Results, config: AnalysisConfig) -> pd.DataFrame:
     """One row a gamma: learning rate, loss, and by how much the loss is above that at gamma = 1, with its interval."""
     rows = []
@@ -216,5 +224,6 @@ def sentence(sweep: Sweep, best: Optimum | Refusal) -> str:
 
 def effects(arms: Arms) -> str:
     """The effects of `best_is_one`, or that they could not be measured, in Markdown."""
-    unknown = "could not be measured: needs finished runs on this side and at γ = 1"
-    return "\n".join(f"* {name}: {unknown if each is None else each}" for name, each in best_is_one(arms).items())
+    unknown, null = "could not be measured: needs finished runs on this side and at γ = 1", luck(arms)
+    lines = [f"* {name}: {unknown if each is None else each}" for name, each in best_is_one(arms).items()]
+    return "\n".join(lines + ([] if null is None else [f"* null, two seeds at one γ: up to {null:.3f}"]))

@@ -39,9 +39,10 @@ def table(findings: Sequence[Finding]) -> pd.DataFrame:
 
 
 def effects_table(findings: Sequence[Finding]) -> pd.DataFrame:
-    """Every effect of every claim, a row an effect and interval: claim, effect, part, interval over, value, low, high.
+    """Every effect of every claim, a row an effect and interval.
 
-    `part` says how it counts: effect, not less, or premise.
+    Columns: claim, effect, part (how it counts: effect, not less, or premise), interval over, value, low, high, and
+    null, as far as two seeds of one arm differ; missing where that is not known or there is an interval over seeds.
     """
     rows = []
     for finding in findings:
@@ -49,8 +50,9 @@ def effects_table(findings: Sequence[Finding]) -> pd.DataFrame:
             part = "premise" if effect.premise else "not less" if effect.at_least else "effect"
             for each in effect.intervals:
                 row = {"claim": finding.claim.number, "effect": effect.name, "part": part, "interval over": each.units}
-                rows.append(row | {"value": each.value, "low": each.low, "high": each.high})
-    return pd.DataFrame(rows, columns=["claim", "effect", "part", "interval over", "value", "low", "high"])
+                rows.append(row | {"value": each.value, "low": each.low, "high": each.high, "null": effect.null})
+    columns = ["claim", "effect", "part", "interval over", "value", "low", "high", "null"]
+    return pd.DataFrame(rows, columns=columns).astype({"null": float})
 
 
 def what_would_change(finding: Finding) -> str:

@@ -16,7 +16,6 @@ from smallinit.analysis import (
     condensation,
     confounds,
     controls,
-    experts,
     sweep,
     token_pairs,
 )
@@ -32,7 +31,7 @@ from smallinit.analysis.claim_needs import (
     sweep_lacks,
 )
 from smallinit.analysis.claims import Effect, judge, named
-from smallinit.analysis.family import EXPERTS, LAYERNORM
+from smallinit.analysis.family import EXPERTS, LAYERNORM, same_gain
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.statistics import MIN_SEEDS, Interval
 from smallinit.reasoning import stage
@@ -174,7 +173,7 @@ CLAIMS = [
     Claim(
         "C6",
         "the best γ is 1, and above it gets worse",
-        lambda arms: named(sweep.best_is_one(arms)),
+        lambda arms: named(sweep.best_is_one(arms), null=sweep.luck(arms)),
         sweep_lacks,
         lambda arms: "1",
     ),
@@ -212,14 +211,14 @@ CLAIMS = [
     Claim(
         "C11",
         "the same in mixture-of-experts models",
-        lambda arms: named(experts.same_in_experts(arms)),
+        lambda arms: same_gain(arms, EXPERTS),
         family_lacks(EXPERTS),
         pairs_of(EXPERTS[BOTH]),
     ),
     Claim(
         "C12",
         "the same with LayerNorm",
-        lambda arms: named(controls.same_with_layernorm(arms)),
+        lambda arms: same_gain(arms, LAYERNORM),
         family_lacks(LAYERNORM),
         pairs_of(LAYERNORM[BOTH]),
     ),

@@ -1,23 +1,10 @@
-"""Figures of mixtures of experts: gains beside the null, how much each expert gets to do, how sure routers are."""
+"""Figures of mixtures of experts: how much each expert gets to do, how sure routers are."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from smallinit.plots import family, nulls
 from smallinit.plots.style import gamma_color, headline
-
-
-def gains(table: pd.DataFrame) -> Figure:
-    """`family.gain_figure` of the mixtures of experts, with the null behind it. table: of `analysis.experts.gains`."""
-    figure, usual = family.gain_figure(table, "Mixtures of experts"), list(table["usual"].unique())
-    for axes, (_, rows) in zip(figure.axes, table.groupby("size", sort=False), strict=True):
-        sides = rows["family"].map({True: 0.08, False: -0.08})  # where that figure has its marks
-        nulls.bars(axes, [usual.index(each) + side for each, side in zip(rows["usual"], sides, strict=True)],
-                   rows["null"], 0.14)  # fmt: skip
-    figure.axes[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
-    figure.texts[-1].set_text(f"{figure.texts[-1].get_text()}; {nulls.note(table['null'])}")
-    return figure
 
 
 def loads(runs: pd.DataFrame, routers: pd.DataFrame) -> Figure:

@@ -7,11 +7,15 @@ from matplotlib.figure import Figure
 
 from smallinit.analysis.collect import Results
 from smallinit.analysis.family import message
+from smallinit.plots import nulls
 from smallinit.plots.style import GREEN, OTHER, gamma_color, headline
 
 
 def gain_figure(table: pd.DataFrame, name: str) -> Figure:
-    """Gain of gamma = 1 with its interval, a panel a size: the family's beside the usual. table: of `family.gains`."""
+    """Gain of gamma = 1 with its interval and null, a panel a size: the family's beside the usual.
+
+    table: of `family.gains`.
+    """
     sizes = list(table["size"].unique())
     figure, panels = plt.subplots(
         1, len(sizes), figsize=(max(9.5, 4.4 * len(sizes) + 2), 3.4), sharey=True, squeeze=False, layout="constrained"
@@ -21,6 +25,7 @@ def gain_figure(table: pd.DataFrame, name: str) -> Figure:
         for own, color, marker, label in ((False, OTHER, "s", "usual models"), (True, GREEN, "o", name)):
             rows = table[(table["size"] == size) & (table["family"] == own)]
             places = np.array([usual.index(each) for each in rows["usual"]]) + (0.08 if own else -0.08)
+            nulls.bars(axes, places, rows["null"], 0.14)
             spread = np.abs(rows[["low", "high"]].to_numpy().T - rows["gain"].to_numpy())
             axes.errorbar(places, rows["gain"], yerr=spread, fmt=marker, ms=7, capsize=4, color=color, label=label)
         axes.axhline(0, color="black", lw=0.8)
@@ -30,7 +35,9 @@ def gain_figure(table: pd.DataFrame, name: str) -> Figure:
     panels[0][0].set_ylabel("loss(γ = 0.5) − loss(γ = 1)\n(nats per token)")
     panels[0][-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     headline(
-        figure, f"{name}: {message(table)}", "above zero: γ = 1 wins; bars: interval over held-out documents; one seed"
+        figure,
+        f"{name}: {message(table)}",
+        f"above zero: γ = 1 wins; bars: interval over held-out documents; one seed; {nulls.note(table['null'])}",
     )
     return figure
 

@@ -197,7 +197,7 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
 
     Args:
         fixed: of `rates.at_fixed`; drawn are gamma = 1 and the batch size that most rows have.
-        null: how far losses differ by luck (nats per token), a band around zero; None: not known.
+        null: how far two seeds of one arm differ (nats per token), a band around zero; None: not known.
     """
     fixed = at_main_batch(fixed)
     fixed = fixed[fixed["gamma"] == SMALL]
@@ -208,7 +208,7 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
     for axes, size in zip(panels[0], sizes, strict=True):
         axes.axhline(0, color="black", lw=0.8)
         if null is not None:
-            axes.axhspan(-null, null, color=OTHER, alpha=0.2, lw=0, label="difference between seeds")
+            axes.axhspan(-null, null, color=OTHER, alpha=0.2, lw=0, label="two seeds, same γ")
         for variant, own in fixed[fixed["size"] == size].groupby("variant", sort=False):
             draw_gains(axes, own, str(variant))
         rate_axis(axes, fixed["peak_lr"])
@@ -219,7 +219,7 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
     panels[0][0].set_ylabel(f"loss of γ = {BASE:g} − loss of γ = {SMALL:g}\n{NATS}")
     panels[0][-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     turned, pairs = flips(fixed, null)
-    luck = "band: difference between seeds" if null is not None else ONE_SEED
+    luck = "grey: as far as two seeds at the same γ differ" if null is not None else ONE_SEED
     headline(
         figure,
         f"Which γ wins at one rate for both turns with that rate in {turned} of {pairs} comparisons",
