@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from made_up_variants import pair
 
-from smallinit.analysis import controls, family
+from smallinit.analysis import controls, family, rate_controls
 from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED, judge
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
@@ -39,10 +39,10 @@ def test_another_seed_is_a_control_and_the_ladder_is_not() -> None:
 
 def test_rates_that_gammas_share_are_found_if_both_finished() -> None:
     runs = pd.DataFrame({"gamma": [0.5, 1.0, 0.5, 1.0], "peak_lr": [8e-3, 4e-3, 4e-3, 8e-3], "diverged": [False] * 4})
-    assert controls.shared_rates(runs) == [4e-3, 8e-3]
+    assert rate_controls.shared_rates(runs) == [4e-3, 8e-3]
     runs.loc[3, "diverged"] = True
-    assert controls.shared_rates(runs) == [4e-3]
-    assert controls.rates_text(runs.head(2)).startswith("No learning rate")
+    assert rate_controls.shared_rates(runs) == [4e-3]
+    assert rate_controls.rates_text(runs.head(2)).startswith("No learning rate")
 
 
 # ---------------------------------------------------------------------------------------------------------- other rates
@@ -57,14 +57,14 @@ def rated(slow: made_up_variants.Losses, fast: made_up_variants.Losses) -> Arms:
 
 
 def test_every_combination_of_rates_has_a_gain() -> None:
-    table = controls.rate_grid(rated(pair(4.9, 4.6), pair(4.6, 4.8)))
+    table = rate_controls.rate_grid(rated(pair(4.9, 4.6), pair(4.6, 4.8)))
     gains = table.pivot(index="base_times", columns="small_times", values="gain")
     assert gains.index.tolist() == gains.columns.tolist() == [0.5, 1, 2]
     assert np.allclose(gains, [[0.3, 0.4, 0.1], [0.1, 0.2, -0.1], [0.0, 0.1, -0.2]])
-    best = controls.best_rates(table)
+    best = rate_controls.best_rates(table)
     assert best is not None and best["gain"] == pytest.approx(0.1)  # each at its lowest loss, 4.6 and 4.5
     assert [best["base_rate"], best["small_rate"]] == pytest.approx([16e-3, 4e-3])
-    text = controls.rate_grid_text(table)
+    text = rate_controls.rate_grid_text(table)
     assert "of 9 combinations of rates γ = 1 wins in 6 and loses in 2" in text
     assert "+0.200 [+0.200, +0.200] nats per token at the tuned rates, and +0.100" in text
     assert "0.016 for γ = 0.5 and 0.004 for γ = 1." in text
@@ -75,19 +75,32 @@ def test_every_combination_of_rates_has_a_gain() -> None:
 
 
 def test_a_rate_at_which_a_run_diverged_has_no_gain_and_is_no_end() -> None:
-    table = controls.rate_grid(rated(pair(4.9, 4.6), pair(None, 4.8)))
+    table = rate_controls.rate_grid(rated(pair(4.9, 4.6), pair(None, 4.8)))
     assert table["gain"].isna().sum() == 3 and set(table.loc[table["gain"].isna(), "base_times"]) == {2}
-    best = controls.best_rates(table)
+    best = rate_controls.best_rates(table)
     assert best is not None and [best["base_times"], best["small_times"]] == [1, 1]
-    assert "end of those tried" not in controls.rate_grid_text(table)
-    lost = controls.rate_grid(rated(pair(4.9, None), pair(4.6, None))).query("small_times != 1")
-    assert controls.best_rates(lost) is None and "in every combination a run diverged" in controls.rate_grid_text(lost)
+    assert "end of those tried" not in rate_controls.rate_grid_text(table)
+    lost = rate_controls.rate_grid(rated(pair(4.9, None), pair(4.6, None))).query("small_times != 1")
+    assert rate_controls.best_rates(lost) is None
+    assert "in every combination a run diverged" in rate_controls.rate_grid_text(lost)
     draw_rates.rate_grid(lost).canvas.draw()
 
 
 def test_without_another_rate_there_is_no_grid() -> None:
-    table = controls.rate_grid(arms(USUAL))
-    assert table.empty and controls.rate_grid_text(table) == "No arm was run at another than its tuned rate."
+    table = rate_controls.rate_grid(arms(USUAL))
+    assert table.empty and rate_controls.rate_grid_text(table) == "No arm was run at another than its tuned rate."
+
+
+def test_an_arm_that_is_better_at_another_rate_is_named_unless_seeds_move_as_much() -> None:
+    eps = {"eps": pair(4.6, 4.4) | pair(4.65, 4.4, seed=1), "slow_eps": pair(4.57, 4.3)}
+    found = arms(USUAL | {"slow": pair(4.9, 4.4), "fast": pair(4.6, None)} | eps)
+    table = rate_controls.other_rates(found).set_index(["variant", "gamma"])
+    assert table["lower"].round(6).tolist() == [-0.2, 0.1, 0.1, 0.03, 0.1] and "fast" not in table.index
+    assert table.loc["eps", "null"].round(6).tolist() == [0.05, 0.0]
+    text = rate_controls.other_rates_text(table.reset_index())
+    assert text.startswith("At another rate than the tuned one, 3 of 5 runs have a lower loss:")
+    assert "`eps`, γ = 1**: by +0.100" in text and "`eps`, γ = 0.5" not in text, "what seeds move is no better rate"
+    assert "no arm was run" in rate_controls.other_rates_text(rate_controls.other_rates(arms(USUAL))).lower()
 
 
 def test_the_gain_without_decay_stands_beside_that_with_it() -> None:

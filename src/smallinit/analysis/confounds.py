@@ -4,8 +4,10 @@ from smallinit.analysis import claims
 from smallinit.analysis.claim_needs import BOTH, absent
 from smallinit.analysis.claims import Effect
 from smallinit.analysis.ladder import BASE, SMALL, Arms
+from smallinit.analysis.resamples import mean_losses
 
 RATES = (BOTH, "slow", "fast")  # the tuned rate, half of it, twice of it; else the same
+OTHER_RATES = {"slow": BOTH, "fast": BOTH, "slow_standard": "standard", "slow_eps": "eps", "slow_gate": "gate"}
 UNDECAYED = "undecayed"
 
 
@@ -19,9 +21,9 @@ def having(arms: Arms, variants: tuple[str, ...]) -> list[str]:
 
 
 def best_rate(arms: Arms, size: str, gamma: float) -> str:
-    """The variant of RATES with the lowest loss."""
-    losses = arms.results.runs.set_index("run")["loss"]
-    return min(RATES, key=lambda variant: losses[str(arms.run(size, gamma, variant))])
+    """The variant of RATES with the lowest loss, over the documents by which gains are judged."""
+    losses = mean_losses(arms.results.documents, [str(arms.run(size, gamma, variant)) for variant in RATES])
+    return RATES[int(losses.argmin())]
 
 
 def gain_at_best_rates(arms: Arms) -> list[Effect]:

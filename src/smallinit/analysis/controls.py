@@ -1,12 +1,12 @@
 """Controls: what else than the initialization could make the difference, and how much of it is luck."""
 
 from collections.abc import Mapping
-from itertools import product
 
 import numpy as np
 import pandas as pd
 
-from smallinit.analysis.confounds import RATES, UNDECAYED
+from smallinit.analysis.claim_needs import BOTH
+from smallinit.analysis.confounds import UNDECAYED
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.nulls import pairs
 from smallinit.analysis.statistics import Interval, loss_contrast, over_seeds
@@ -41,89 +41,6 @@ def control_table(arms: Arms) -> pd.DataFrame:
 def contrast(arms: Arms, a: str, b: str) -> Interval:
     """Loss of run a minus that of run b (nats per token), over the documents of both."""
     return loss_contrast(arms.results.documents, {a: 1, b: -1}, arms.config)
-
-
-# ------------------------------------------------------------------------------------------------------ learning rate
-def shared_rates(runs: pd.DataFrame) -> list[float]:
-    """Peak learning rates at which runs of gamma = 0.5 and of gamma = 1 both finished, of any size and variant."""
-    finished = runs[~runs["diverged"]]
-    base, small = (set(finished.loc[finished["gamma"] == gamma, "peak_lr"]) for gamma in (BASE, SMALL))
-    return sorted(base & small)
-
-
-def rates_text(runs: pd.DataFrame) -> str:
-    """Whether rate and gamma can be told apart in these runs; a sentence."""
-    shared = shared_rates(runs)
-    if shared:
-        return f"γ = 0.5 and γ = 1 were both run at {', '.join(f'{rate:g}' for rate in shared)}."
-    return "No learning rate was run at both γ = 0.5 and γ = 1: γ and rate change together in every comparison."
-
-
-# ---------------------------------------------------------------------------------------------- other learning rates
-def rate_grid(arms: Arms) -> pd.DataFrame:
-    """Gain of gamma = 1 at every combination of the two arms' learning rates, first seed; a row a combination.
-
-    Returns:
-        size; base_rate and small_rate (peak learning rates); base_times and small_times (the same over the arm's tuned
-        rate); gain, low, high (nats per token, over documents; missing where one of the two runs diverged). Only sizes
-        that have a run at another than the tuned rate.
-    """
-    columns = ["size", "base_rate", "small_rate", "base_times", "small_times", "gain", "low", "high"]
-    runs, rows = arms.results.runs, []
-    runs = runs[runs["variant"].isin(RATES) & (runs["seed"] == runs["seed"].iloc[0])]
-    for size in arms.sizes():
-        own = [
-            runs[(runs["size"] == size) & (runs["gamma"] == gamma)].sort_values("peak_lr") for gamma in (BASE, SMALL)
-        ]
-        tuned = [arm.loc[arm["variant"] == RATES[0], "peak_lr"].tolist() for arm in own]
-        if not all(tuned) or sum(map(len, own)) <= len(own):
-            continue
-        for a, b in product(*(arm.to_dict("records") for arm in own)):
-            gain = None if a["diverged"] or b["diverged"] else contrast(arms, a["run"], b["run"])
-            known = [gain.value, gain.low, gain.high] if gain else [np.nan] * 3
-            rates = [a["peak_lr"], b["peak_lr"]]
-            rows.append([size, *rates, *(rate / at[0] for rate, at in zip(rates, tuned, strict=True)), *known])
-    return pd.DataFrame(rows, columns=columns)
-
-
-def best_rates(table: pd.DataFrame) -> "pd.Series[float] | None":
-    """The row of `rate_grid` at which each arm has its lowest loss, for a table of one size; None if all diverged.
-
-    All combinations are about the same documents, so the lowest loss at gamma = 1 has the largest gain in each line,
-    and the lowest at gamma = 0.5 is the line where this is least.
-    """
-    finished = table.dropna(subset=["gain"])
-    if finished.empty:
-        return None
-    strongest = finished.loc[finished.groupby("base_rate")["gain"].idxmax()]
-    return strongest.loc[strongest["gain"].idxmin()]
-
-
-def rate_grid_text(table: pd.DataFrame) -> str:
-    """The combinations in words, Markdown: a line a size. table: of `rate_grid`."""
-    lines = []
-    for size, own in table.groupby("size", sort=False):
-        best = best_rates(own)
-        if best is None:
-            lines.append(f"* **Size {size}**: in every combination a run diverged.")
-            continue
-        tuned = own[(own["base_times"] == 1) & (own["small_times"] == 1)].iloc[0]
-        at_end = [gamma for arm, gamma in (("base", BASE), ("small", SMALL)) if best[f"{arm}_rate"] in
-                  (own[f"{arm}_rate"].min(), own[f"{arm}_rate"].max())]  # fmt: skip
-        lines.append(
-            f"* **Size {size}**: of {len(own)} combinations of rates γ = 1 wins in {(own['low'] > 0).sum()} and loses "
-            f"in {(own['high'] < 0).sum()}. Its gain is {_gain(tuned)} nats per token at the tuned rates, and "
-            f"{_gain(best)} where each arm has the best of its own, {best['base_rate']:.3g} for γ = 0.5 and "
-            f"{best['small_rate']:.3g} for γ = 1."
-            + "".join(f" The best rate of γ = {gamma:g} is the end of those tried." for gamma in at_end)
-        )
-    return "\n".join(lines) or "No arm was run at another than its tuned rate."
-
-
-def _gain(row: "pd.Series[float]") -> str:
-    """The gain of a row of `rate_grid` with its interval, or that there is none."""
-    lost = pd.isna(row["gain"])
-    return "unknown (diverged)" if lost else str(Interval(row["gain"], row["low"], row["high"], "documents"))
 
 
 # -------------------------------------------------------------------------------------------------------------- seeds
@@ -249,7 +166,7 @@ def shrinkage(runs: pd.DataFrame, curves: pd.DataFrame, decay: Mapping[str, floa
 
 def undecayed_text(arms: Arms) -> str:
     """The gain of gamma = 1 without weight decay beside that with it, Markdown: a line a size."""
-    lines, usual = [], RATES[0]
+    lines, usual = [], BOTH
     for size in arms.sizes():
         without, decayed = arms.gain(size, UNDECAYED), arms.gain(size, usual)
         if without is not None and decayed is not None:

@@ -22,7 +22,7 @@ NONE = "no null: no arm has two seeds"
 # Whose seeds stand for those of a variant that has only one: the ladder's with the same gate and eps.
 LIKE = {
     **dict.fromkeys(("layernorm", "moe", "slow", "fast", "undecayed", "gelu", "tied", "scaled", "grouped"), "both"),
-    **dict.fromkeys(("layernorm_standard", "moe_standard"), "standard"),
+    **dict.fromkeys(("layernorm_standard", "moe_standard", "slow_standard"), "standard"),
 }
 Compared = Mapping[str, Collection[Any]]  # by key of ARM, the values that a comparison involves
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from smallinit.analysis import answers, condensation, controls, nulls
+from smallinit.analysis import answers, condensation, controls, nulls, rate_controls
 from smallinit.analysis import rates as tried
 from smallinit.analysis.claim_needs import BOTH
 from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED
@@ -76,7 +76,7 @@ def rates(results: Results) -> str:
     shown = ", ".join(f"{span(own, 'g')} at γ = {gamma:g}" for gamma, own in by_gamma)
     return (
         f"Peak rates are {shown}: each arm's own, from a pilot of short trainings with one seed, carried over to other "
-        f"widths by a power law (22_pilot). {controls.rates_text(results.runs)}"
+        f"widths by a power law (22_pilot). {rate_controls.rates_text(results.runs)}"
     )
 
 

@@ -6,7 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from smallinit.analysis.controls import REFERENCES, rates_text
+from smallinit.analysis.controls import REFERENCES
+from smallinit.analysis.rate_controls import rates_text
 from smallinit.plots.style import GREEN, OTHER, PURPLE, gamma_color, headline
 
 NATS = "(nats per token)"

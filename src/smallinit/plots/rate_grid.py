@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Rectangle
 
-from smallinit.analysis.controls import best_rates
+from smallinit.analysis.rate_controls import best_rates
 from smallinit.plots.passages import COLORS
 from smallinit.plots.style import headline
 
@@ -57,7 +57,10 @@ def message(table: pd.DataFrame) -> str:
 
 
 def rate_grid(table: pd.DataFrame) -> Figure:
-    """A panel a size, a cell a combination of rates: the gain with its interval. table: of `controls.rate_grid`."""
+    """A panel a size, a cell a combination of rates: the gain with its interval.
+
+    table: of `rate_controls.rate_grid`.
+    """
     sizes = list(table["size"].unique())
     figure, panels = plt.subplots(
         1, len(sizes), figsize=(4.4 * len(sizes) + 2.6, 3.9), layout="constrained", squeeze=False
