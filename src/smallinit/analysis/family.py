@@ -35,7 +35,7 @@ def gains(arms: Arms, family: Family) -> pd.DataFrame:
     columns = ["size", "usual", "variant", "family", "gain", "low", "high"]
     rows = []
     for size in sizes_of(arms, family):
-        for usual, variant in family.items():
+        for usual, variant in measured_variants(arms, family, size).items():
             for name in (usual, variant):
                 gain = arms.gain(size, name)
                 if gain is not None:
