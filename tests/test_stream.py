@@ -161,7 +161,9 @@ def test_every_document_that_was_read_has_one_fate(made: Made) -> None:
     for entry in made.manifest["sources"]:
         counts = entry["documents"]
         assert counts["read"] == sum(counts[fate] for fate in FATES if fate != "read")
-        assert counts["short"] >= 2 and counts["capped"] > 0, "the budget ends within a file"
+        assert counts["short"] >= 2
+    # Which files come first follows from their paths, a temporary folder here: a budget may end with a file by chance.
+    assert sum(entry["documents"]["capped"] for entry in made.manifest["sources"]) > 0, "a budget ends within a file"
 
 
 def test_duplicates_are_dropped_across_files_and_sources(made: Made) -> None:

@@ -33,8 +33,9 @@ def learning_rates(runs: pd.DataFrame) -> Figure:
             axes.plot(arm["peak_lr"] * aside, arm["loss"], "o", alpha=0.7, color=color, label=label)
             lost = arm.loc[arm["diverged"], "peak_lr"]
             axes.plot(lost * aside, [0.97] * len(lost), "x", color=color, transform=axes.get_xaxis_transform())
-        ticks = sorted(of_size["peak_lr"].unique())
         axes.set(xscale="log", xlabel="peak learning rate", title=f"size {size}")
+        low, high = of_size["peak_lr"].min(), of_size["peak_lr"].max()
+        ticks = [tick for tick in 1e-3 * 2.0 ** np.arange(-7, 8) if low / 1.5 < tick < high * 1.5]
         axes.set_xticks(ticks, [f"{tick:.2g}" for tick in ticks])
         axes.minorticks_off()
         axes.margins(x=0.2)
