@@ -302,6 +302,7 @@ CASES: list[tuple[str, Callable[[], Arms], str, str]] = [  # claim, results, ver
     ("C7", lambda: arms({}), NOT_TESTED, "`dvc repro theory`"),
     ("C8", lambda: by_token.arms(by_token.medium(0.6)), REPLICATED, "s above easy: +0.2"),
     ("C8", lambda: by_token.arms(by_token.medium(-0.6)), CONTRADICTED, "s above easy: -0.2"),
+    ("C8", lambda: by_token.arms(lambda level: by_token.medium(0.6)(level) - 0.5), NOT_SEEN, "gain s (premise): -0."),
     (
         "C8",
         lambda: by_token.arms(by_token.medium(0.6), seeds=False),

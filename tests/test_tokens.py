@@ -129,13 +129,15 @@ def medium(size: float) -> Gain:
 
 def arms(gain: Gain, null: float = 0.0, seeds: bool = True, arm: Arm = ("s", 1.0, "both")) -> Arms:
     """Two runs of size s, gamma 1 with this gain by difficulty; second seeds that are better by `null` everywhere."""
-    known: dict[Arm, float | None] = {("s", 0.5, "both"): 5.0, arm: 5.0}
+    known: dict[Arm, float | None] = {("s", 0.5, "both"): 5.0, arm: 5.0 - float(gain(difficulty()).mean())}
     results = made_up_results(known)
     losses = {"s-0.5-both": noisy(difficulty(), 1), "s-1.0-both": noisy(difficulty() - gain(difficulty()), 2)}
     if seeds:
         results.runs = pd.concat(
             [results.runs, results.runs.assign(seed=1, run=results.runs["run"] + "-seed1")], ignore_index=True
         )
+        again = results.documents.assign(run=results.documents["run"] + "-seed1")
+        results.documents = pd.concat([results.documents, again], ignore_index=True)
         losses |= {f"{run}-seed1": noisy(loss - null, 3 + i) for i, (run, loss) in enumerate(losses.items())}
     for run, loss in losses.items():
         folder = paths.RESULTS / "evaluate" / run

@@ -222,9 +222,13 @@ def run(name: str, key: str | None = None) -> Path:
 
 
 def lab() -> None:
-    """Become JupyterLab on the notebooks, with this environment's kernel and the settings that stages run under."""
+    """Become JupyterLab on the notebooks, with this environment's kernel and the settings that stages run under.
+
+    Its files are those of the project, so that executed notebooks can be opened too and find their figures.
+    """
     own = {**ENVIRONMENT, "JUPYTER_PREFER_ENV_PATH": "1"}
-    command = [sys.executable, "-m", "jupyter", "lab", str(paths.NOTEBOOKS)]
+    places = [f"--ServerApp.root_dir={paths.ROOT}", f"--ServerApp.preferred_dir={paths.NOTEBOOKS}"]
+    command = [sys.executable, "-m", "jupyter", "lab", *places]
     os.execve(sys.executable, command, {**os.environ, **own})
 
 

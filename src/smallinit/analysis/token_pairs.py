@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import pandas as pd
 
-from smallinit.analysis import collect, tokens
+from smallinit.analysis import claims, collect, tokens
+from smallinit.analysis.claims import Effect
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.statistics import Interval
 
@@ -110,6 +111,12 @@ def other_judges(arms: Arms) -> pd.DataFrame:
             value = effect.value if effect else np.nan
             rows.append(row | {"std γ = 1": judged["small"].std()} | tokens.columns("above easy", effect, value))
     return pd.DataFrame(rows)
+
+
+def granted(arms: Arms) -> list[Effect]:
+    """What the claim takes for granted: at each size there is a gain, in loss, that can sit somewhere."""
+    parts = {f"gain {size}": claims.gain(size, VARIANTS[0]) for size in arms.sizes()}
+    return claims.contrasts(arms, parts, premise=True)
 
 
 def concentration(arms: Arms) -> dict[str, Interval | None]:
