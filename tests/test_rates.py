@@ -11,6 +11,7 @@ from conftest import run_config
 from ruamel.yaml import YAML
 
 from smallinit.analysis import rate_transfer, rates
+from smallinit.analysis.variants import SHARED
 from smallinit.params import PeakRate
 from smallinit.pilot.trials import COLUMNS
 from smallinit.plots import rates as draw
@@ -145,7 +146,7 @@ def test_an_arm_with_the_same_gate_and_eps_stands_for_a_variant(variant: str, ga
 
 
 def test_every_stand_in_ends_at_an_arm_of_the_pilot() -> None:
-    for variant in rates.SHARED:
+    for variant in SHARED:
         assert rates.stands_for(variant, 1.0, TRIED) in ("both", "eps", "standard", "gate")
         assert rates.stands_for(variant, 0.5, TRIED) in ("both", "eps")
 

@@ -74,8 +74,7 @@ class Effect:
 
     def __str__(self) -> str:
         part = " (premise)" if self.premise else " (not less)" if self.at_least else ""
-        digits = ".3f" if (self.null or 0) >= 0.01 else ".2g"
-        luck = "" if self.null is None else f", null ±{self.null:{digits}}"
+        luck = "" if self.null is None else f", null ±{nulls.digits(self.null)}"
         return f"{self.name}{part}: {self.interval}{luck}" + (f", over seeds {self.seeds}" if self.seeds else "")
 
 
@@ -112,7 +111,7 @@ def seed_interval(arms: Arms, weights: Weights) -> Interval | None:
 
 def seed_null(arms: Arms, weights: Weights) -> float | None:
     """As far as two seeds differ in such a sum: of two losses, or of the four in a difference of gains."""
-    null = nulls.gains(arms.results) if len(weights) > 2 else nulls.losses(arms.results)
+    null = arms.gain_null if len(weights) > 2 else arms.loss_null
     sizes, gammas, variants = (set(values) for values in zip(*weights, strict=True))
     return null.reach({"size": sizes, "gamma": gammas, "variant": variants})
 

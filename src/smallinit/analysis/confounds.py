@@ -7,7 +7,6 @@ from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.resamples import mean_losses
 
 RATES = (BOTH, "slow", "fast")  # the tuned rate, half of it, twice of it; else the same
-OTHER_RATES = {"slow": BOTH, "fast": BOTH, "slow_standard": "standard", "slow_eps": "eps", "slow_gate": "gate"}
 UNDECAYED = "undecayed"
 
 

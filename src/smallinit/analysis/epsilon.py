@@ -198,7 +198,7 @@ def literal_costs(arms: Arms) -> pd.DataFrame:
     known = [(gamma, size, interval) for gamma, size, interval in costs if interval is not None]
     table = _table([(f"cost of ε = 1e-5 at γ = {gamma:g}", size, interval) for gamma, size, interval in known])
     compared = [{"size": [size], "variant": (LITERAL, SMALL_EPS_VARIANT), "gamma": [g]} for g, size, _ in known]
-    return nulls.losses(arms.results).beside(table.assign(gamma=[gamma for gamma, _, _ in known]), compared)
+    return arms.loss_null.beside(table.assign(gamma=[gamma for gamma, _, _ in known]), compared)
 
 
 def _table(found: Sequence[tuple[str, str, Interval]]) -> pd.DataFrame:

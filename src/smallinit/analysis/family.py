@@ -9,7 +9,7 @@ import pandas as pd
 
 from smallinit.analysis import claims, nulls
 from smallinit.analysis.claims import Effect
-from smallinit.analysis.ladder import BASE, SMALL, Arms
+from smallinit.analysis.ladder import Arms
 from smallinit.analysis.needed import lacking
 
 # The usual variant -> the family's variant with the same eps and gate.
@@ -40,10 +40,7 @@ def gains(arms: Arms, family: Family) -> pd.DataFrame:
                 gain = arms.gain(size, name)
                 if gain is not None:
                     rows.append([size, usual, name, name == variant, gain.value, gain.low, gain.high])
-    table = pd.DataFrame(rows, columns=columns)
-    arms_of = zip(table["size"], table["variant"], strict=True)
-    compared = [{"size": [size], "variant": [variant], "gamma": (BASE, SMALL)} for size, variant in arms_of]
-    return nulls.losses(arms.results).beside(table, compared)
+    return arms.loss_null.beside(pd.DataFrame(rows, columns=columns))
 
 
 def measured_variants(arms: Arms, family: Family, size: str) -> dict[str, str]:
@@ -100,9 +97,8 @@ def message(table: pd.DataFrame) -> str:
     own, usual = table[table["family"]], table[~table["family"]]
     if own.empty:
         return "No comparison could be made: in each pair a run diverged or is missing"
-    luck = table["gain"].abs() <= table["null"]  # not so where there is no null
-    won, lost = (table["low"] > 0) & ~luck, (table["high"] < 0) & ~luck
+    won = nulls.signs(own, "gain")
     return (
-        f"γ = 1 wins in {won[own.index].sum()} of {len(own)} comparisons and loses in {lost[own.index].sum()}; "
-        f"in the usual models it wins in {won[usual.index].sum()} of {len(usual)}"
+        f"γ = 1 wins in {(won > 0).sum()} of {len(own)} comparisons and loses in {(won < 0).sum()}; "
+        f"in the usual models it wins in {(nulls.signs(usual, 'gain') > 0).sum()} of {len(usual)}"
     )

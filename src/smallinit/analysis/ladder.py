@@ -1,6 +1,7 @@
 """The ladder's comparisons: the gain of gamma = 1 over gamma = 0.5 for every size and variant."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
@@ -19,6 +20,16 @@ class Arms:
     results: Results
     config: AnalysisConfig
     exponents: pd.DataFrame | None = None  # of the residual flow, as `theory` has measured them
+
+    @cached_property
+    def loss_null(self) -> nulls.Null:
+        """`nulls.losses` of these results."""
+        return nulls.losses(self.results)
+
+    @cached_property
+    def gain_null(self) -> nulls.Null:
+        """`nulls.gains` of these results."""
+        return nulls.gains(self.results)
 
     def run(self, size: str, gamma: float, variant: str, seed: int | None = None) -> str | None:
         """The run's name, or None if there is no such run or it diverged. Without a seed: that of the first run."""
@@ -72,8 +83,7 @@ def gains(arms: Arms) -> pd.DataFrame:
                     "high": gain.high if gain else None,
                 }
             )
-    compared = [{"size": [row["size"]], "variant": [row["variant"]], "gamma": (BASE, SMALL)} for row in rows]
-    return nulls.losses(arms.results).beside(pd.DataFrame(rows), compared)
+    return arms.loss_null.beside(pd.DataFrame(rows))
 
 
 def loss_table(results: Results) -> pd.DataFrame:

@@ -15,15 +15,11 @@ import pandas as pd
 
 from smallinit.analysis.collect import Results
 from smallinit.analysis.resamples import mean_losses
+from smallinit.analysis.variants import SHARED
 
 ARM = ("size", "variant", "gamma")  # runs that agree in these differ in nothing but the seed
 GAMMAS = (0.5, 1.0)  # of a gain; `ladder`, which names them, imports this module
 NONE = "no null: no arm has two seeds"
-# Whose seeds stand for those of a variant that has only one: the ladder's with the same gate and eps.
-LIKE = {
-    **dict.fromkeys(("layernorm", "moe", "slow", "fast", "undecayed", "gelu", "tied", "scaled", "grouped"), "both"),
-    **dict.fromkeys(("layernorm_standard", "moe_standard", "slow_standard"), "standard"),
-}
 Compared = Mapping[str, Collection[Any]]  # by key of ARM, the values that a comparison involves
 
 
@@ -38,15 +34,15 @@ class Null:
         """The differences nearest to a comparison: of its variants, gammas and sizes, each as far as there are any.
 
         Variants come first, since seeds of one can differ far more than those of another. A variant without two seeds
-        at its own size takes those of another size; one that has none at all takes those of the variant that it is
-        LIKE, and if there are none either, those of all variants.
+        at its own size takes those of another size; one that has none at all takes those of the arm that stands for it
+        (SHARED), and if there are none either, those of all variants.
         """
         found = self.differences
         for key in ("variant", "gamma", "size"):
             if key in found and key in compared:
                 own = found[found[key].isin(compared[key])]
                 if own.empty and key == "variant":
-                    own = found[found[key].isin({LIKE.get(each) for each in compared[key]})]
+                    own = found[found[key].isin({SHARED[each][0] for each in compared[key] if each in SHARED})]
                 found = found if own.empty else own
         return found
 
@@ -55,8 +51,16 @@ class Null:
         found = self.of(compared)["difference"].abs()
         return None if found.empty else float(found.max())
 
-    def beside(self, table: pd.DataFrame, compared: Sequence[Compared]) -> pd.DataFrame:
-        """Adds a column `null`, the `reach` of what each row compares; missing if no arm has two seeds."""
+    def beside(self, table: pd.DataFrame, compared: Sequence[Compared] | None = None) -> pd.DataFrame:
+        """Adds a column `null`, the `reach` of what each row compares; missing if no arm has two seeds.
+
+        Without `compared` that is the row's own size, variant and gamma; where there is no gamma, both of a gain.
+        """
+        if compared is None:
+            compared = [
+                {key: [row[key]] for key in ARM if key in row} | ({} if "gamma" in row else {"gamma": GAMMAS})
+                for row in table.to_dict("records")
+            ]
         return table.assign(null=pd.Series(map(self.reach, compared), index=table.index, dtype=float))
 
     def text(self, table: pd.DataFrame, value: str, name: str) -> str:
@@ -73,8 +77,8 @@ class Null:
         parts = []
         for arm, group in self.differences.groupby(arms, sort=False)["difference"]:
             arm_name = "-".join(str(each) for each in (arm[0], *arm[2:], arm[1]))  # as runs are named
-            sd = _digits(float(np.sqrt((group**2).mean())))  # about zero: which seed comes first is arbitrary
-            parts.append(f"{_digits(group.abs().max())} in `{arm_name}` (standard deviation {sd})")
+            sd = digits(float(np.sqrt((group**2).mean())))  # about zero: which seed comes first is arbitrary
+            parts.append(f"{digits(group.abs().max())} in `{arm_name}` (standard deviation {sd})")
         text = (
             f"**Beside the null**: {len(self.differences)} differences between two seeds of one arm, where there is "
             f"nothing to find, reach {_listed(parts)}, in {self.unit}."
@@ -97,8 +101,15 @@ def _sizes(names: Sequence[str]) -> str:
     return f"size{'s' if len(names) > 1 else ''} {_listed(names)}"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """A null in words: to thousandths, small ones to two digits."""
     return f"{value:.3f}" if value >= 0.01 or value == 0 else f"{value:.2g}"
+
+
+def signs(table: pd.DataFrame, value: str) -> "pd.Series[int]":
+    """+1 or -1 where an interval, `low` to `high`, lies on one side of zero and `value` beyond its `null`, else 0."""
+    beyond = ~(table[value].abs() <= table["null"])  # so too where there is no null
+    return ((table["low"] > 0) & beyond).astype(int) - ((table["high"] < 0) & beyond).astype(int)
 
 
 def pairs(rows: pd.DataFrame, same: Sequence[str] = ARM) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 
 from smallinit.analysis import nulls
-from smallinit.analysis.confounds import OTHER_RATES, RATES
+from smallinit.analysis.confounds import RATES
 from smallinit.analysis.controls import contrast
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.statistics import Interval
+from smallinit.analysis.variants import OTHER_RATES, SHARED
 
 
 def shared_rates(runs: pd.DataFrame) -> list[float]:
@@ -102,7 +103,7 @@ def other_rates(arms: Arms) -> pd.DataFrame:
     """
     runs, rows = arms.results.runs.set_index("run"), []
     for size in arms.sizes():
-        for other, usual in OTHER_RATES.items():
+        for other, usual in ((other, SHARED[other][0]) for other in OTHER_RATES):
             for gamma in (BASE, SMALL):
                 tuned, changed = arms.run(size, gamma, usual), arms.run(size, gamma, other)
                 if tuned and changed:
@@ -110,15 +111,14 @@ def other_rates(arms: Arms) -> pd.DataFrame:
                     peaks = runs.loc[[tuned, changed], "peak_lr"]
                     rows.append([size, usual, gamma, *peaks, lower.value, lower.low, lower.high])
     table = pd.DataFrame(rows, columns=["size", "variant", "gamma", "tuned", "other", "lower", "low", "high"])
-    compared = [{key: [row[key]] for key in ("size", "variant", "gamma")} for row in table.to_dict("records")]
-    return nulls.losses(arms.results).beside(table, compared)
+    return arms.loss_null.beside(table)
 
 
 def other_rates_text(table: pd.DataFrame) -> str:
     """Where another rate than the tuned one is better, Markdown. table: of `other_rates`."""
     if table.empty:
         return "No arm was run at another than its tuned rate."
-    better = table[(table["low"] > 0) & ~(table["lower"] <= table["null"])]
+    better = table[nulls.signs(table, "lower") > 0]
     lines = [f"At another rate than the tuned one, {len(better)} of {len(table)} runs have a lower loss:"]
     for row in better.to_dict("records"):
         lower = Interval(row["lower"], row["low"], row["high"], "documents")

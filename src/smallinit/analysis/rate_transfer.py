@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from smallinit.analysis.rates import SHARED, at_main_batch, common_power, main_batch, powers, stands_for
+from smallinit.analysis.rates import at_main_batch, common_power, main_batch, powers, stands_for
+from smallinit.analysis.variants import SHARED
 from smallinit.config import RunConfig
 
 NEAR = 1.3  # factor between a run's rate and the pilot's that rounding may explain, and that hardly costs any loss
@@ -138,10 +139,10 @@ def peak_lrs_yaml(
         if not own:
             continue
         head = f"gamma: {gamma}, variants: [{', '.join(own)}],"
-        apart = list(law.measured)[1:-1]  # between the outer two widths, which the power goes through
-        apart += [size for size, d in (widths or {}).items() if law.power is not None and d > law.widest]
-        for size in apart:
-            rate, _ = law.at(size, (widths or {}).get(size, 0))
+        wider = {size: d for size, d in (widths or {}).items() if law.power is not None and d > law.widest}
+        apart = {size: law.measured[size] for size in list(law.measured)[1:-1]}  # its power goes through the outer two
+        apart |= {size: law.at(size, d)[0] for size, d in wider.items()}
+        for size, rate in apart.items():
             lines.append(entry(head, f"size: {size}, peak_lr: {scientific(rate)}"))
         power = law.common if law.power is None else law.power
         at_others = "" if power is None else f", d_model: {law.d_model}, width_power: {round(power, 2) + 0.0}"

@@ -10,32 +10,14 @@ import pandas as pd
 
 from smallinit.analysis.ladder import BASE, SMALL
 from smallinit.analysis.sweep import parabola
+from smallinit.analysis.variants import SHARED
 
 FLAT = 0.02  # nats: rates whose loss is this near to the lowest, two percent of perplexity, count as equally good
 ARM = ["size", "gamma", "variant", "batch_tokens"]
 MAP = ["size", "variant", "gamma", "batch_tokens", "peak_lr", "steps", "loss", "best"]  # of `batch_map`
 FIXED = ["size", "variant", "base", "batch_tokens", "gamma", "peak_lr", "gain", "tuned", "at_end"]  # of `at_fixed`
 
-# The arm that stands for a variant which was not tried, and why it may.
-SHARED = {
-    "gelu": ("both", "same gate and ε; another feed-forward network"),
-    "tied": ("both", "same gate and ε; the embedding is the head too"),
-    "scaled": ("both", "same gate and ε; only the residual outputs start smaller"),
-    "headwise": ("both", "same ε and a gate as well, one for each head"),
-    "grouped": ("both", "same gate and ε; fewer keys and values"),
-    "layernorm": ("both", "same gate and ε; LayerNorm divides by the same size, only the mean goes"),
-    "moe": ("both", "same gate and ε; experts are as wide and start as small"),
-    "slow": ("both", "the same but for the rate, which is lower on purpose"),
-    "fast": ("both", "the same but for the rate, which is higher on purpose"),
-    "slow_standard": ("standard", "the same but for the rate, which is lower on purpose"),
-    "slow_eps": ("eps", "the same but for the rate, which is lower on purpose"),
-    "slow_gate": ("gate", "the same but for the rate, which is lower on purpose"),
-    "undecayed": ("both", "same gate and ε; at these rates decay takes little in a short training"),
-    "layernorm_standard": ("standard", "same ε, no gate; LayerNorm divides by the same size, only the mean goes"),
-    "moe_standard": ("standard", "same ε, no gate; experts are as wide and start as small"),
-    "literal": ("eps", "no gate; an ε of 1e-5 attenuates hardly anything at these widths"),
-}
-# The same for starts that are not small, gamma <= BASE, whose hidden states are far larger than the matched eps.
+# As SHARED, for starts that are not small, gamma <= BASE, whose hidden states are far larger than the matched eps.
 MILD = {
     "standard": ("eps", "no gate; the matched ε hardly attenuates at this γ"),
     "gate": ("both", "same gate; the matched ε hardly attenuates at this γ"),

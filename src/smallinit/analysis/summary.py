@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from smallinit.analysis import answers, condensation, controls, nulls, rate_controls
+from smallinit.analysis import answers, condensation, controls, rate_controls
 from smallinit.analysis import rates as tried
 from smallinit.analysis.claim_needs import BOTH
 from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED
@@ -107,15 +107,15 @@ def one_rate(arms: Arms, trials: pd.DataFrame) -> str:
     fixed = fixed[fixed["gamma"] == SMALL]
     if fixed.empty:
         return "The pilot has tried no rate at both γ."
-    null = nulls.losses(arms.results).reach({})
+    null = arms.loss_null.reach({})
     turned, pairs = tried.flips(fixed, null)
     tuned = fixed.drop_duplicates(tried.FIXED[:5])["tuned"].dropna()
-    ahead, behind = int((tuned > (null or 0)).sum()), int((tuned < -(null or 0)).sum())
+    signs = [tried.sign(gain, null) for gain in tuned]
     luck = "" if null is None else f", gains up to {null:.3f} nats, as far as two seeds of one arm differ, not counted"
     return (
         f"In the pilot's short trainings, with one rate for both γ, who wins turns with that rate in {turned} of "
-        f"{plural(pairs, 'comparison')}; with a rate for each, γ = 1 is ahead in {ahead} and behind in {behind} of "
-        f"{len(tuned)}{luck}."
+        f"{plural(pairs, 'comparison')}; with a rate for each, γ = 1 is ahead in {signs.count(1)} and behind in "
+        f"{signs.count(-1)} of {len(signs)}{luck}."
     )
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from smallinit.analysis import nulls
 from smallinit.analysis.collect import Results
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import SMALL, Arms
@@ -174,9 +173,11 @@ def best_is_one(arms: Arms) -> dict[str, Interval | None]:
 
 
 def luck(arms: Arms) -> float | None:
-    """As far as two seeds at one gamma differ, in the sweep by which the claim is judged; None if it has one seed."""
+    """As far as two seeds at one gamma differ, in the sweep by which the claim is judged or, if it has one seed, in the
+    arms nearest to it; None without a sweep or any second seed.
+    """
     for sweep in find(arms.results)[:1]:
-        return nulls.losses(arms.results).reach({"size": [sweep.size], "variant": [sweep.variant]})
+        return arms.loss_null.reach({"size": [sweep.size], "variant": [sweep.variant]})
     return None
 
 

@@ -10,6 +10,7 @@ from smallinit.analysis.nulls import NONE
 from smallinit.plots.style import OTHER
 
 LABEL = "two seeds, same γ"
+MEANING = "grey: as far as two seeds at the same γ differ"
 
 
 def bars(axes: Axes, places: Sequence[float] | np.ndarray, null: pd.Series, width: float) -> None:
@@ -24,4 +25,4 @@ def bars(axes: Axes, places: Sequence[float] | np.ndarray, null: pd.Series, widt
 
 def note(null: pd.Series) -> str:
     """What the bars are, for the small print of a figure, or why there are none; null: column `null` of its table."""
-    return "grey: as far as two seeds at the same γ differ" if null.notna().any() else NONE
+    return MEANING if null.notna().any() else NONE

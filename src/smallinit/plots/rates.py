@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator
 
 from smallinit.analysis.ladder import BASE, SMALL
 from smallinit.analysis.rates import FLAT, at_main_batch, flips, main_batch
+from smallinit.plots import nulls
 from smallinit.plots.ladder import variant_name
 from smallinit.plots.style import GREEN, INDIGO, ORANGE, OTHER, PURPLE, gamma_color, headline
 
@@ -208,7 +209,7 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
     for axes, size in zip(panels[0], sizes, strict=True):
         axes.axhline(0, color="black", lw=0.8)
         if null is not None:
-            axes.axhspan(-null, null, color=OTHER, alpha=0.2, lw=0, label="two seeds, same γ")
+            axes.axhspan(-null, null, color=OTHER, alpha=0.2, lw=0, label=nulls.LABEL)
         for variant, own in fixed[fixed["size"] == size].groupby("variant", sort=False):
             draw_gains(axes, own, str(variant))
         rate_axis(axes, fixed["peak_lr"])
@@ -219,7 +220,7 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
     panels[0][0].set_ylabel(f"loss of γ = {BASE:g} − loss of γ = {SMALL:g}\n{NATS}")
     panels[0][-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     turned, pairs = flips(fixed, null)
-    luck = "grey: as far as two seeds at the same γ differ" if null is not None else ONE_SEED
+    luck = nulls.MEANING if null is not None else ONE_SEED
     headline(
         figure,
         f"Which γ wins at one rate for both turns with that rate in {turned} of {pairs} comparisons",
