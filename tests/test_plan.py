@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from smallinit import plan
+from smallinit import fingerprints
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 CODE = '''
@@ -45,7 +45,7 @@ class Thing:
     ],
 )
 def test_comments_docstrings_and_blank_lines_do_not_count(old: str, new: str) -> None:
-    assert old in CODE and plan.fingerprint(CODE.replace(old, new)) == plan.fingerprint(CODE)
+    assert old in CODE and fingerprints.fingerprint(CODE.replace(old, new)) == fingerprints.fingerprint(CODE)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_comments_docstrings_and_blank_lines_do_not_count(old: str, new: str) ->
     ],
 )
 def test_code_counts_also_what_looks_like_a_comment_in_a_string(old: str, new: str) -> None:
-    assert old in CODE and plan.bare_code(CODE.replace(old, new)) != plan.bare_code(CODE)
+    assert old in CODE and fingerprints.bare_code(CODE.replace(old, new)) != fingerprints.bare_code(CODE)
 
 
 def test_what_is_left_still_means_the_same() -> None:
@@ -72,9 +72,9 @@ def test_what_is_left_still_means_the_same() -> None:
                 node.body = node.body[1:]
         return ast.dump(tree)
 
-    for file in sorted(plan.PACKAGE.rglob("*.py")):
+    for file in sorted(fingerprints.PACKAGE.rglob("*.py")):
         source = file.read_text()
-        bare = plan.bare_code(source)
+        bare = fingerprints.bare_code(source)
         if any(isinstance(n, ast.ClassDef) and len(n.body) == 1 for n in ast.walk(ast.parse(source))):
             continue  # a class of nothing but a docstring is no Python without it
         assert bare_tree(bare) == bare_tree(source), file
@@ -107,7 +107,7 @@ def test_what_is_left_still_means_the_same() -> None:
     ],
 )
 def test_a_change_of_code_in_an_unusual_place_counts(old: str, new: str) -> None:
-    assert plan.bare_code(old) != plan.bare_code(new)
+    assert fingerprints.bare_code(old) != fingerprints.bare_code(new)
 
 
 # -------------------------------------------------------------------------------------------------------------- imports
@@ -125,20 +125,20 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file = tmp_path / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(source)
-    monkeypatch.setattr(plan, "PACKAGE", tmp_path)
+    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
     return tmp_path
 
 
 def test_imports_through_modules_functions_and_circles_are_found(package: Path) -> None:
     everything = ["smallinit", "smallinit.a", "smallinit.b", "smallinit.sub", "smallinit.sub.c"]
     for source in ("import smallinit.a", "from smallinit import a", "def f():\n    from smallinit.a import x"):
-        assert list(plan.all_modules(source)) == everything
-    assert plan.imported_modules("from smallinit import a, d\nimport json, numpy.linalg") == {
+        assert list(fingerprints.all_modules(source)) == everything
+    assert fingerprints.imported_modules("from smallinit import a, d\nimport json, numpy.linalg") == {
         "smallinit",
         "smallinit.a",
         "smallinit.d",
     }
-    assert plan.all_modules("import smallinitial\nimport json") == {}
+    assert fingerprints.all_modules("import smallinitial\nimport json") == {}
 
 
 def notebook(package: Path, *cells: nbformat.NotebookNode) -> Path:
@@ -148,30 +148,30 @@ def notebook(package: Path, *cells: nbformat.NotebookNode) -> Path:
 
 
 def test_prose_outputs_and_pictures_of_a_notebook_do_not_count(package: Path) -> None:
-    plain = plan.code_of(notebook(package, new_code_cell("import smallinit.b\nx = 1")))
+    plain = fingerprints.code_of(notebook(package, new_code_cell("import smallinit.b\nx = 1")))
     picture = new_code_cell("from smallinit import d", metadata={"tags": ["picture"]})
     shown = new_code_cell(
         "import smallinit.b\n\nx = 1  # one", execution_count=7, outputs=[new_output("stream", text="1")]
     )
-    assert plan.code_of(notebook(package, new_markdown_cell("# *x* = 1"), shown, picture)) == plain
+    assert fingerprints.code_of(notebook(package, new_markdown_cell("# *x* = 1"), shown, picture)) == plain
     modules = {"smallinit", "smallinit.a", "smallinit.b", "smallinit.sub", "smallinit.sub.c"}
     assert plain.keys() == {"05_look.ipynb"} | modules
 
 
 @pytest.mark.parametrize("cells", [["x = 2"], ["x = 1", "y = 2"], ["import smallinit.b", "x = 1"]])
 def test_code_cells_of_a_notebook_count(package: Path, cells: list[str]) -> None:
-    before = plan.code_of(notebook(package, new_code_cell("x = 1")))
-    assert plan.code_of(notebook(package, *map(new_code_cell, cells))) != before
+    before = fingerprints.code_of(notebook(package, new_code_cell("x = 1")))
+    assert fingerprints.code_of(notebook(package, *map(new_code_cell, cells))) != before
 
 
 def test_a_change_reaches_a_notebook_through_modules_and_others_not_at_all(package: Path) -> None:
     path = notebook(package, new_code_cell("import smallinit.a"))
-    before = plan.code_of(path)
+    before = fingerprints.code_of(path)
     (package / "d.py").write_text("x = 1")
     (package / "sub" / "c.py").write_text("import smallinit.a as again\n# prose\n")
-    assert plan.code_of(path) == before
+    assert fingerprints.code_of(path) == before
     (package / "sub" / "c.py").write_text("import smallinit.a as again\nx = 1")
-    after = plan.code_of(path)
+    after = fingerprints.code_of(path)
     assert {name for name in before if before[name] != after[name]} == {"smallinit.sub.c"}
 
 
@@ -185,12 +185,12 @@ print(json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "s
 
 @pytest.mark.parametrize("name", ["04_train", "05_evaluate"])
 def test_the_fingerprinted_modules_are_those_that_are_really_imported(name: str) -> None:
-    code = plan.notebook_code(NOTEBOOKS / f"{name}.ipynb")
+    code = fingerprints.notebook_code(NOTEBOOKS / f"{name}.ipynb")
     imports = [ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
     ended = subprocess.run(
         [sys.executable, "-c", PRINT_IMPORTED], input="\n".join(imports), capture_output=True, text=True, check=True
     )
-    listed = plan.code_of(NOTEBOOKS / f"{name}.ipynb").keys() - {f"{name}.ipynb"}
+    listed = fingerprints.code_of(NOTEBOOKS / f"{name}.ipynb").keys() - {f"{name}.ipynb"}
     assert sorted(listed) == json.loads(ended.stdout)
     unwanted = ["smallinit.plots", "smallinit.params", "smallinit.data", "smallinit.pipeline"]
     if name == "04_train":  # evaluation has intervals
@@ -223,7 +223,7 @@ def is_picture(cell: nbformat.NotebookNode) -> bool:
 
 def test_picture_cells_import_nothing_but_plots() -> None:
     def only_plots(cells: list[nbformat.NotebookNode]) -> bool:
-        own = [plan.imported_modules(cell.source) - {"smallinit"} for cell in cells if is_picture(cell)]
+        own = [fingerprints.imported_modules(cell.source) - {"smallinit"} for cell in cells if is_picture(cell)]
         return all(module.startswith("smallinit.plots") for modules in own for module in modules)
 
     assert for_stages(only_plots) == []

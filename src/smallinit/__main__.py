@@ -5,6 +5,7 @@ import importlib
 import sys
 
 from smallinit.config import ConfigError
+from smallinit.errors import Refused
 
 # Commands beside the pipeline: name -> (module, help). A module offers add_arguments(parser) and main(options) -> str,
 # and is imported only when its command is asked for. What a user can mend is a ConfigError.
@@ -44,44 +45,44 @@ def parser(arguments: list[str]) -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; an expected error is one message and exit code 1, never a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    return dispatch(parser(arguments).parse_args(arguments))
-
-
-def dispatch(options: argparse.Namespace) -> int:
-    """Do what the options ask for; returns the exit code."""
-    if options.command in TOOLS:
-        return tool(options)
     # jsonschema checks URIs by a grammar, if it finds one, that takes two seconds to build. No schema of ours needs it.
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-    from smallinit import notebook, pipeline, plan, readme
-
     try:
-        if options.command == "plan":
-            print(f"planned {len(plan.write())} runs")
-        elif options.command == "run":
-            print(notebook.run(options.notebook, options.key))
-        elif options.command == "repro":
-            pipeline.repro(options.targets, options.jobs, options.profile, options.dry)
-        elif options.command == "figures":
-            pipeline.figures(options.jobs)
-        elif options.command == "lab":
-            notebook.lab()
-        else:
-            readme.refresh()
-    except (ConfigError, notebook.StageFailed, plan.StalePlan, pipeline.PipelineFailed, readme.OutOfDate) as error:
+        perform(parser(arguments).parse_args(arguments))
+    except (ConfigError, Refused) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def tool(options: argparse.Namespace) -> int:
-    """Run one of TOOLS, which need no pipeline; returns the exit code."""
-    try:
+def perform(options: argparse.Namespace) -> None:
+    """Run one command. Each imports only what it needs: a pipeline starts one for every stage."""
+    if options.command in TOOLS:
         print(importlib.import_module(TOOLS[options.command][0]).main(options))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    elif options.command == "plan":
+        from smallinit import plan
+
+        print(f"planned {len(plan.write())} runs")
+    elif options.command == "run":
+        from smallinit import notebook
+
+        print(notebook.run(options.notebook, options.key))
+    elif options.command == "repro":
+        from smallinit import pipeline
+
+        pipeline.repro(options.targets, options.jobs, options.profile, options.dry)
+    elif options.command == "figures":
+        from smallinit import redraw
+
+        redraw.figures(options.jobs)
+    elif options.command == "lab":
+        from smallinit import notebook
+
+        notebook.lab()
+    else:
+        from smallinit import readme
+
+        readme.refresh()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from smallinit import paths, plan
+from smallinit import fingerprints, paths
+from smallinit.errors import Refused
 from smallinit.files import replacing
 
 KERNEL = "smallinit"
@@ -41,7 +42,7 @@ ENVIRONMENT = {
 }
 
 
-class StageFailed(RuntimeError):
+class StageFailed(Refused):
     """A notebook that did not run to its end; the message says where, why and what to do."""
 
 
@@ -174,15 +175,14 @@ def find(name: str) -> Path:
     return notebook
 
 
-def check_tokens(source: Path) -> None:
+def check_tokens() -> None:
     """Refuse to train or evaluate on other tokens than those that `results/corpus` describes.
 
     Raises:
         StageFailed: the two manifests differ.
     """
     made, described = paths.TOKENS / "manifest.json", paths.RESULTS / "corpus" / "manifest.json"
-    reads = "smallinit.batches" in plan.code_of(source) and made.exists() and described.exists()
-    if reads and made.read_bytes() != described.read_bytes():
+    if made.exists() and described.exists() and made.read_bytes() != described.read_bytes():
         raise StageFailed("data/tokens is not the corpus that results/corpus describes: run `dvc repro tokenize`")
 
 
@@ -194,8 +194,10 @@ def run(name: str, key: str | None = None) -> Path:
         StalePlan: the code is not the one in the plan.
     """
     source = find(name)
-    plan.check_code(source)
-    check_tokens(source)
+    code = fingerprints.code_of(source)
+    fingerprints.check(name, code)
+    if "smallinit.batches" in code:
+        check_tokens()
     label = f"{name}@{key}" if key else name
     paths.LOGS.mkdir(exist_ok=True)
     log, partial = paths.LOGS / f"{label}.log", paths.LOGS / f"{label}.ipynb"

@@ -18,13 +18,14 @@ from typing import Any
 from dvc.repo import Repo
 
 from smallinit import paths
+from smallinit.errors import Refused
 from smallinit.params import merged
 from smallinit.progress import duration
 
 DVC = [sys.executable, "-m", "dvc", "--wait-for-lock"]
 
 
-class PipelineFailed(RuntimeError):
+class PipelineFailed(Refused):
     """A stage failed; the message names it and what was not run because of it."""
 
 
@@ -173,27 +174,6 @@ class Schedule:
         return [name for name in self.graph.stages if name not in self.settled]
 
 
-class Redrawing(Schedule):
-    """All stages that read nothing but what is in git, changed or not, one after the stages that it reads."""
-
-    def __init__(self, root: Path):
-        super().__init__(root, [])
-        self.graph.stages = {name: self.graph.stages[name] for name in self.graph.redrawn()}
-
-    def ready(self, running: set[str]) -> str | None:
-        """The next stage to run now, or None."""
-        waiting = [name for name in self.left() if name not in running and name not in self.failed]
-        return next((name for name in waiting if not set(self.graph.upstream[name]) & set(self.left())), None)
-
-    def finish(self, name: str, code: int) -> None:
-        """Note the end of a stage."""
-        (self.failed.append if code else self.settled.add)(name)
-
-    def start(self, name: str) -> subprocess.Popen[bytes]:
-        """Run one stage whether it has changed or not."""
-        return dvc(self.root, "repro", "--single-item", "--force", name)
-
-
 def repro(targets: list[str], jobs: int, profile: str | None, dry: bool) -> None:
     """Bring `targets` (default: everything) up to date, at most `jobs` stages at a time.
 
@@ -257,16 +237,6 @@ def print_plan(schedule: Schedule) -> None:
         print(f"would run if what it reads changes: {name}")
     if not certain:
         print("nothing to run: all results are those of params.yaml and the code as they are now")
-
-
-def figures(jobs: int) -> None:
-    """Redraw every figure, table and the summary from what git holds: no data, no models, no network.
-
-    Raises:
-        PipelineFailed: stages failed; all that do not depend on them were still redrawn.
-    """
-    with interruptible():
-        work(Redrawing(paths.ROOT), jobs)
 
 
 def workspace(profile: str) -> Path:

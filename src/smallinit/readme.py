@@ -8,12 +8,13 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from smallinit import paths
+from smallinit.errors import Refused
 from smallinit.files import read_json, replacing
 
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
 
-class OutOfDate(RuntimeError):
+class OutOfDate(Refused):
     """README.md has no place for a generated part, or names one that does not exist."""
 
 

@@ -10,6 +10,7 @@ The lowest is looked for in the early part only, so a matrix that falls to the v
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,9 @@ from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.needed import complete
 from smallinit.analysis.statistics import MIN_SEEDS, Interval, bootstrap_ratio, over_seeds
-from smallinit.evaluation import similarity
-from smallinit.evaluation.similarity import Similarity
-from smallinit.measures import MATRICES
+
+if TYPE_CHECKING:  # imports torch, which takes seconds: only where pictures are loaded
+    from smallinit.evaluation.similarity import Similarity
 
 VARIANT = "both"  # the claim is about the paper's recommended settings
 EARLY = 0.25  # of the training tokens: the part in which a matrix has to condense
@@ -38,6 +39,7 @@ FAMILIES = {  # kinds that do the same thing, drawn together
     "router": ("router",),
     "head": ("head",),
 }
+NEEDED = ["step", "tokens", "name", "kind", "layer", "stable_rank_ratio", "weight_norm", "update_norm"]
 FAMILY = {kind: name for name, kinds in FAMILIES.items() for kind in kinds}
 OUTSIDE = ("embedding", "head", "router")  # not judged: most of their rows wait for a token, or there are few of them
 
@@ -51,7 +53,8 @@ def trajectories(results: Results, size: str, variant: str, gammas: Sequence[flo
     runs = results.runs
     chosen = runs[(runs["size"] == size) & (runs["variant"] == variant) & runs["gamma"].isin(gammas)]
     chosen = chosen[~chosen["diverged"]]
-    measured = results.matrices.reindex(columns=["run", *MATRICES])  # also where nothing was measured
+    columns = results.matrices.columns.union(["run", *NEEDED], sort=False)  # also where nothing was measured
+    measured = results.matrices.reindex(columns=columns)
     measured = measured[measured["run"].isin(chosen["run"])]
     table = measured.merge(chosen[["run", "gamma", "seed"]], on="run")
     return table.assign(
@@ -149,8 +152,10 @@ def measured_sizes(arms: Arms, variant: str = VARIANT) -> list[str]:
     return sorted(complete(arms, [variant]), key=lambda size: len(arms.seeds(size, variant)))
 
 
-def pictured(arms: Arms, variant: str = VARIANT) -> dict[float, Similarity]:
+def pictured(arms: Arms, variant: str = VARIANT) -> "dict[float, Similarity]":
     """Row cosines at gamma = 0.5 and 1 of the last of `measured_sizes` that has them; empty if none has."""
+    from smallinit.evaluation import similarity
+
     for size in reversed(measured_sizes(arms, variant)):
         runs = {gamma: arms.run(size, gamma, variant) for gamma in (BASE, SMALL)}
         pair = {gamma: similarity.load(run) for gamma, run in runs.items() if run}
@@ -160,7 +165,7 @@ def pictured(arms: Arms, variant: str = VARIANT) -> dict[float, Similarity]:
     return {}
 
 
-def changes(pair: Mapping[float, Similarity]) -> pd.DataFrame:
+def changes(pair: "Mapping[float, Similarity]") -> pd.DataFrame:
     """What training has added to every matrix: `similarity.CHANGES`, gamma and family, of both gammas."""
     table = pd.concat([pictures.changes.assign(gamma=gamma) for gamma, pictures in pair.items()], ignore_index=True)
     return table.assign(family=table["kind"].map(FAMILY))
