@@ -7,6 +7,7 @@ It knows closed forms only (`theory/formulas.py`), so it needs neither weights n
 import argparse
 import json
 import math
+import textwrap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from smallinit.theory import formulas
 from smallinit.theory.formulas import SMALL_EPS, USUAL_EPS
 
 # The smallest normal and the smallest positive number of each floating-point type.
+WIDTH = 96  # characters of a line of advice
 FLOATS = {
     "float16": (2.0**-14, 2.0**-24),
     "bfloat16": (2.0**-126, 2.0**-133),
@@ -187,13 +189,16 @@ def text(advice: Advice) -> str:
         rows.append((label, *(f"{getattr(column, field):.3g}" for column in columns)))
     table = ["".join([row[0].ljust(28), *(cell.rjust(16) for cell in row[1:])]) for row in rows]
     lines = [f"d_model {network.d_model}, d_ff {network.d_ff}, {network.mlp}, {network.dtype}", "", *table, ""]
-    lines += [
-        f"The paper would set γ = 1, ε = {SMALL_EPS:g}, and a gate on the attention output. γ = 1 is std = 1 / fan_in:",
-        f"{1 / network.d_model:.3g} for d_model inputs, {1 / network.d_ff:.3g} for d_ff. It makes attention's first",
-        "update as large as the stream (flow d^(1-γ)); the small ε keeps norms from shrinking a small stream; the gate",
-        "counters the attention sink, which a small initialization sharpens.",
-    ]
-    return "\n".join(lines + [f"* {note}." for note in advice.notes])
+    sentences = (
+        f"The paper would set γ = 1, ε = {SMALL_EPS:g}, and a gate on the attention output. γ = 1 is std = 1 / fan_in: "
+        f"{1 / network.d_model:.3g} for d_model inputs, {1 / network.d_ff:.3g} for d_ff. It makes attention's first "
+        "update as large as the stream (flow d^(1-γ)); the small ε keeps norms from shrinking a small stream; the gate "
+        "counters the attention sink, which a small initialization sharpens."
+    )
+    lines += textwrap.wrap(sentences, WIDTH)
+    for note in advice.notes:
+        lines += textwrap.wrap(f"* {note}.", WIDTH, subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 def from_config(content: dict[str, Any]) -> dict[str, Any]:
