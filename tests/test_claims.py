@@ -352,6 +352,9 @@ CASES: list[tuple[str, Callable[[], Arms], str, str]] = [  # claim, results, ver
     ("K5", lambda: variants(undecayed=pair(4.7, 4.6)), REPLICATED, "s: +0.1"),
     ("K5", lambda: variants(undecayed=pair(4.6, 4.7)), CONTRADICTED, "s: -0.1"),
     ("K5", lambda: arms({}), NOT_TESTED, "`s-0.5-undecayed`, `s-1.0-undecayed`"),
+    ("K6", lambda: variants(long=pair(4.7, 4.6)), REPLICATED, "s: +0.1"),
+    ("K6", lambda: variants(long=pair(4.6, 4.7)), CONTRADICTED, "s: -0.1"),
+    ("K6", lambda: arms({}), NOT_TESTED, "`m-0.5-long` and `m-1.0-long`"),
 ]
 
 

@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 from made_up_variants import pair
 
-from smallinit.analysis import controls, family, rate_controls
+from smallinit.analysis import controls, family, longer, rate_controls
 from smallinit.analysis.claims import CONTRADICTED, NOT_SEEN, NOT_TESTED, REPLICATED, judge
 from smallinit.analysis.config import AnalysisConfig
 from smallinit.analysis.ladder import Arms
 from smallinit.plots import controls as draw
+from smallinit.plots import longer as draw_longer
 from smallinit.plots import rate_grid as draw_rates
 
 CONFIG = AnalysisConfig(bootstrap_samples=200, confidence=0.95, seed=0, difficulty_bins=10)
@@ -107,6 +108,48 @@ def test_the_gain_without_decay_stands_beside_that_with_it() -> None:
     text = controls.undecayed_text(arms(USUAL | {"undecayed": pair(4.7, 4.6)}))
     assert "without weight decay +0.100" in text and "with it +0.200" in text and "change -0.100" in text
     assert "add `s-0.5-undecayed` and `s-1.0-undecayed`" in controls.undecayed_text(arms(USUAL))
+
+
+# ------------------------------------------------------------------------------------------------------ longer training
+def lengths() -> Arms:
+    """At size m gamma = 1 is behind after the usual training, and ahead after one of three times the tokens."""
+    found = arms({"both": pair(4.7, 4.5) | pair(4.4, 4.5, "m"), "long": pair(4.2, 4.0, "m")})
+    longer_runs = found.results.runs["variant"] == "long"
+    found.results.runs.loc[longer_runs, "tokens"] *= 3
+    return found
+
+
+def test_a_longer_training_stands_beside_the_usual_one() -> None:
+    table = longer.gains(lengths())
+    assert table[["size", "variant", "tokens"]].to_numpy().tolist() == [
+        ["s", "both", 128], ["m", "both", 128], ["m", "long", 384],
+    ]  # fmt: skip
+    assert table["gain"].tolist() == pytest.approx([0.2, -0.1, 0.2])
+    assert "change +0.300" in longer.text(lengths())
+    assert judge(longer.gain_when_longer(lengths())) == REPLICATED
+
+
+def test_the_gain_is_followed_from_the_start_of_training_to_its_end() -> None:
+    along = longer.along(lengths())
+    assert along.groupby(["size", "variant"])["gain"].first().eq(0).all()  # made-up losses start at one value
+    assert along.groupby(["size", "variant"])["gain"].last().to_dict() == pytest.approx(
+        {("m", "both"): -0.1, ("m", "long"): 0.2, ("s", "both"): 0.2}
+    )
+
+
+def test_without_a_longer_training_the_runs_it_needs_are_named() -> None:
+    found = arms(USUAL)
+    assert longer.text(found) == (
+        "No longer training: needs two runs at one size: add `s-0.5-long` and `s-1.0-long` to `runs` in params.yaml."
+    )
+    assert longer.gain_when_longer(found) == [] and longer.along(arms({"standard": USUAL["standard"]})).empty
+
+
+def test_the_figure_of_longer_training_counts_who_ends_ahead() -> None:
+    figure = draw_longer.gain_over_training(longer.along(lengths()), longer.gains(lengths()))
+    assert "2 of 3" in figure.texts[0].get_text()
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert any(label.startswith("m, 0 M tokens: +0.200") for label in labels)
 
 
 # --------------------------------------------------------------------------------------------------------------- seeds

@@ -87,6 +87,9 @@ def test_every_variant_of_every_size_resolves_and_builds_as_named(size: str, var
         if key == "rate_factor":  # of the rate of the variant that is the same otherwise
             assert run.train.peak_lr == given * plain
             continue
+        if key == "token_factor":  # of the size's tokens
+            assert run.train.tokens == given * TRACKED.sizes[size].tokens
+            continue
         place = next(part for part in (run.init, run.train, run.model) if hasattr(part, key))
         assert getattr(place, key) == given
     assert run.model.moe == TRACKED.variants[variant].moe

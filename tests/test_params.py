@@ -615,6 +615,14 @@ def test_a_variant_may_have_its_own_decay_and_a_factor_on_the_rate(project: Path
     assert (run.peak_lr, other.peak_lr, run.weight_decay, other.weight_decay) == (2e-3, 4e-3, 0.0, 0.1)
 
 
+def test_a_variant_may_train_on_more_tokens(project: Path) -> None:
+    usual = resolve.run(params.load(), "s-1.0-both").train
+    write({"variants.both": "{norm_eps: 1.0e-12, gate: elementwise, token_factor: 2.5}"})
+    longer = resolve.run(params.load(), "s-1.0-both").train
+    assert longer == usual.model_copy(update={"tokens": round(2.5 * usual.tokens)})
+    assert resolve.pilot(params.load(), "s").arms[0].train.tokens == 1024, "trials have a length of their own"
+
+
 def test_the_pilot_tries_its_arms_and_other_batches(project: Path) -> None:
     plan = resolve.pilot(params.load(), "s")
     assert [(arm.run, arm.train.batch_tokens, arm.train.micro_batch) for arm in plan.arms] == [

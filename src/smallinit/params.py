@@ -55,7 +55,7 @@ class Size(Strict):
 class Variant(Strict):
     """`norm_eps` is a number, or `matched`: the eps that attenuates as much here as `reference_eps` does at d_ref.
 
-    The other keys are those of `model` and `init`, and two for `train`; one that is given holds for this variant.
+    The other keys are those of `model` and `init`, and three for `train`; one that is given holds for this variant.
     """
 
     norm_eps: Annotated[float, Field(ge=0)] | Literal["matched"]
@@ -70,6 +70,7 @@ class Variant(Strict):
     fixed_std: Annotated[float, Field(gt=0)] | None = None
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     rate_factor: float = Field(default=1.0, gt=0, description="times the peak learning rate that the run would have")
+    token_factor: float = Field(default=1.0, gt=0, description="times the tokens that the run would be trained on")
 
     def given(self, *names: str) -> dict[str, Any]:
         """The values among `names` that the variant sets itself."""

@@ -38,9 +38,8 @@ def assemble(params: Params, name: RunName, own: dict[str, Any]) -> RunConfig:
     eps = variant.norm_eps
     if eps == "matched":
         eps = matched_eps(params.model.reference_eps, size.d_ref, size.d_model, name.gamma)
-    train = (
-        shared.model_dump(exclude={"seed", "peak_lrs"}) | {"tokens": size.tokens} | variant.given("weight_decay") | own
-    )
+    tokens = {"tokens": round(size.tokens * variant.token_factor)}
+    train = shared.model_dump(exclude={"seed", "peak_lrs"}) | tokens | variant.given("weight_decay") | own
     model = (
         params.model.model_dump(exclude={"reference_eps"})
         | size.model_dump(exclude={"d_ref", "tokens"})

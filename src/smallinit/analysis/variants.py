@@ -15,6 +15,7 @@ SHARED = {
     "slow_eps": ("eps", "the same but for the rate, which is lower on purpose"),
     "slow_gate": ("gate", "the same but for the rate, which is lower on purpose"),
     "undecayed": ("both", "same gate and ε; at these rates decay takes little in a short training"),
+    "long": ("both", "the same but for the tokens; the pilot was shorter than either"),
     "layernorm_standard": ("standard", "same ε, no gate; LayerNorm divides by the same size, only the mean goes"),
     "moe_standard": ("standard", "same ε, no gate; experts are as wide and start as small"),
     "literal": ("eps", "no gate; an ε of 1e-5 attenuates hardly anything at these widths"),

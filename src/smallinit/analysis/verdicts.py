@@ -16,6 +16,7 @@ from smallinit.analysis import (
     condensation,
     confounds,
     controls,
+    longer,
     sweep,
     token_pairs,
 )
@@ -283,6 +284,13 @@ CONTROLS = [
         confounds.gain_without_decay,
         confounds.lacks_decay,
         pairs_of(confounds.UNDECAYED),
+    ),
+    Claim(
+        "K6",
+        "the gain with both is there after a longer training",
+        longer.gain_when_longer,
+        longer.lacks_longer,
+        pairs_of(longer.LONG),
     ),
 ]
 
