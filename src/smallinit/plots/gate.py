@@ -17,6 +17,8 @@ from smallinit.plots.epsilon import step_axis
 from smallinit.plots.ladder import variant_name
 from smallinit.plots.style import BLUE, GREEN, ORANGE, OTHER, PURPLE, gamma_color, headline
 
+FLOOR = 1e-6  # of attention to the first token: what is less is as good as nothing
+
 
 def silence(table: pd.DataFrame) -> Figure:
     """What is left of a head's output against the score spent on silence. table: of `analysis.gate.silence`."""
@@ -71,6 +73,7 @@ def sink_in_training(runs: pd.DataFrame, blocks: pd.DataFrame, uniform: float) -
             axes.set(yscale="log", title=f"size {size}, {'no gate' if variant == PLAIN else 'gate'}")
     for axes in panels[-1]:
         axes.set_xlabel("optimizer step")
+    panels[0][0].set_ylim(bottom=max(panels[0][0].get_ylim()[0], FLOOR))
     figure.supylabel("attention to the first token", fontsize=10)
     _legend(panels[0][-1], sorted(runs["gamma"].unique()), [*_layers(), _line("black", ":", "uniform attention")])
     shown = blocks[blocks["part"] == "attention"]
@@ -107,7 +110,10 @@ def sinks(heads: pd.DataFrame, uniform: float) -> Figure:
             for place, gamma in enumerate(gammas):
                 of_gamma = arm[arm["gamma"] == gamma]
                 places = of_gamma["layer"] + 1 + 0.24 * (place - (len(gammas) - 1) / 2)
-                axes.plot(places, of_gamma["sink"], "o", ms=5, alpha=0.7, color=gamma_color(gamma))
+                below = of_gamma["sink"] < FLOOR
+                for marker, shown in (("o", ~below), ("v", below)):
+                    sink = of_gamma["sink"].clip(lower=FLOOR)[shown]
+                    axes.plot(places[shown], sink, marker, ms=5, alpha=0.7, color=gamma_color(gamma))
             axes.axhline(uniform, color="black", lw=1, ls=":")
             axes.set(yscale="log", title="" if number else variant_name(variant))
             axes.set_xticks(range(1, int(heads["layer"].max()) + 2))
@@ -122,7 +128,7 @@ def sinks(heads: pd.DataFrame, uniform: float) -> Figure:
     headline(
         figure,
         f"Heads that attend to the first token more than uniform attention would: {shares}",
-        "a dot is a head, mean over windows and late queries; one seed",
+        f"a dot is a head, mean over windows and late queries; triangles: below {FLOOR:g}; one seed",
     )
     return figure
 
