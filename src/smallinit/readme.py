@@ -73,13 +73,14 @@ def cost() -> str:
         kind = "with experts" if resolved["model"]["moe"] else "dense"
         metrics, record = read_json(small / "metrics.json"), read_json(small / "provenance.json")
         width = resolved["model"]["d_model"]
-        rows.append([resolved["size"], width, kind, metrics["tokens"] / 1e6, record["seconds"] / 60, record["cpu"]])
+        tokens = f"{metrics['tokens'] / 1e6:.1f}"
+        rows.append([resolved["size"], width, kind, tokens, record["seconds"] / 60, record["cpu"]])
     table = pd.DataFrame(rows, columns=["size", "d_model", "kind", "tokens", "minutes", "cpu"])
     lines = ["| size | d_model | model | runs | million tokens each | minutes each, least to most |"]
     lines += ["| --- | ---: | --- | ---: | ---: | --- |"]
-    for (size, width, kind), own in table.groupby(["size", "d_model", "kind"], sort=False):
+    for (size, width, kind, tokens), own in table.groupby(["size", "d_model", "kind", "tokens"], sort=False):
         took = f"{own['minutes'].min():.1f}–{own['minutes'].max():.1f}"
-        lines.append(f"| {size} | {width} | {kind} | {len(own)} | {own['tokens'].mean():.1f} | {took} |")
+        lines.append(f"| {size} | {width} | {kind} | {len(own)} | {tokens} | {took} |")
     pilot = [read_json(path) for path in pilot_records()]
     trials, spent = sum(record["trials"] for record in pilot), sum(record["seconds"] for record in pilot) / 3600
     versions = read_json(paths.RESULTS / "train" / runs[0] / "provenance.json")["versions"]
