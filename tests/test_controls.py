@@ -126,6 +126,7 @@ def test_a_longer_training_stands_beside_the_usual_one() -> None:
     ]  # fmt: skip
     assert table["gain"].tolist() == pytest.approx([0.2, -0.1, 0.2])
     assert "change +0.300" in longer.text(lengths())
+    assert "-0.100 after 0 and +0.200 after 0 million tokens (size m)" in longer.sentence(lengths())
     assert judge(longer.gain_when_longer(lengths())) == REPLICATED
 
 
@@ -142,6 +143,7 @@ def test_without_a_longer_training_the_runs_it_needs_are_named() -> None:
     assert longer.text(found) == (
         "No longer training: needs two runs at one size: add `s-0.5-long` and `s-1.0-long` to `runs` in params.yaml."
     )
+    assert "not measured: needs two runs" in longer.sentence(found)
     assert longer.gain_when_longer(found) == [] and longer.along(arms({"standard": USUAL["standard"]})).empty
 
 

@@ -56,15 +56,33 @@ def along(arms: Arms) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
 
+def pairs(arms: Arms) -> dict[str, pd.DataFrame]:
+    """Rows `both` and `long` of `gains`, by variant, for each size that has both; `tokens` in millions."""
+    table = gains(arms)
+    table = table.assign(tokens=table["tokens"] / 1e6)
+    found = {str(size): own.set_index("variant") for size, own in table.groupby("size", sort=False)}
+    return {size: own for size, own in found.items() if {BOTH, LONG} <= set(own.index)}
+
+
 def text(arms: Arms) -> str:
     """What the longer training changes, Markdown: a line a size."""
     lines = []
-    for size in having(arms, (BOTH, LONG)):
-        usual, longer = arms.gain(size, BOTH), arms.gain(size, LONG)
+    for size, row in pairs(arms).items():
         change = arms.gain_change((size, LONG), (size, BOTH))
-        tokens = gains(arms).query("size == @size").set_index("variant")["tokens"] / 1e6
         lines.append(
-            f"* **Size {size}**: gain of γ = 1 after {tokens[LONG]:.0f} million tokens {longer} nats per token, after "
-            f"{tokens[BOTH]:.0f} million {usual}; change {change}"
+            f"* **Size {size}**: gain of γ = 1 after {row['tokens'][LONG]:.0f} million tokens {arms.gain(size, LONG)} "
+            f"nats per token, after {row['tokens'][BOTH]:.0f} million {arms.gain(size, BOTH)}; change {change}"
         )
     return "\n".join(lines) or f"No longer training: {lacks_longer(arms)}."
+
+
+def sentence(arms: Arms) -> str:
+    """The same in one sentence."""
+    parts = [
+        f"{row['gain'][BOTH]:+.3f} after {row['tokens'][BOTH]:.0f} and {row['gain'][LONG]:+.3f} after "
+        f"{row['tokens'][LONG]:.0f} million tokens (size {size})"
+        for size, row in pairs(arms).items()
+    ]
+    if not parts:
+        return f"Whether the gain depends on it was not measured: {lacks_longer(arms)}."
+    return f"With both interventions the gain of γ = 1 is {'; '.join(parts)}, in nats per token."

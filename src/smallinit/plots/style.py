@@ -37,6 +37,7 @@ def gamma_color(gamma: float) -> str:
 
 def use() -> None:
     """Set the style for the figures that follow."""
+    pd.set_option("display.max_colwidth", None)  # sentences in tables are shown whole
     sns.set_theme(context="notebook", style="ticks", palette=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY])
     mpl.rcParams.update(
         {
