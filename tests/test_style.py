@@ -1,5 +1,6 @@
 """Figures and tables: the same bytes each time, nothing of the day or the machine in them."""
 
+import io
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 
 from smallinit.plots import style
 
@@ -50,6 +52,15 @@ def test_figures_go_to_the_projects_folder_and_are_closed(project: Path) -> None
     style.save(drawn(), "ladder/x")
     assert sorted(p.name for p in (project / "figures" / "ladder").iterdir()) == ["x.png", "x.svg"]
     assert plt.get_fignums() == before
+
+
+def test_a_page_shows_the_saved_picture_at_the_size_on_screen(tmp_path: Path) -> None:
+    style.use()
+    shown = style.save(drawn(), "x", tmp_path)
+    whole, small = Image.open(tmp_path / "x.png"), Image.open(io.BytesIO(shown.data))
+    assert small.size == tuple(round(side * 90 / 150) for side in whole.size) and small.mode == "P"
+    again = np.asarray(whole.convert("RGB").resize(small.size), dtype=float)
+    assert np.abs(np.asarray(small.convert("RGB"), dtype=float) - again).mean() < 3, "of 255: it is the same picture"
 
 
 def test_every_gamma_has_a_colour_of_its_own_and_an_unknown_one_is_grey() -> None:

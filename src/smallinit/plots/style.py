@@ -1,5 +1,6 @@
 """One look for every figure, and one way to save it: SVG and PNG, the same bytes each time."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
+from IPython.display import Image as DisplayedImage
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
+from PIL import Image
 
 from smallinit import paths
 from smallinit.files import replacing
@@ -74,14 +77,24 @@ def headline(figure: Figure, title: str, subtitle: str = "") -> None:
         write(4, subtitle, fontsize=9.5, color="#444444")
 
 
-def save(figure: Figure, name: str, folder: Path | None = None) -> Figure:
-    """Write `figures/<name>.svg` and `.png`, without dates; returns the figure so that a notebook shows it."""
+def save(figure: Figure, name: str, folder: Path | None = None) -> DisplayedImage:
+    """Write `figures/<name>.svg` and `.png`, without dates; returns the picture for a notebook to show."""
     folder = folder or paths.FIGURES
     for kind, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
         with replacing(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, metadata=metadata)
-    plt.close(figure)  # shown once, by the notebook
-    return figure
+    plt.close(figure)  # else a notebook shows it once more
+    return reduced(folder / f"{name}.png", figure.dpi / mpl.rcParams["savefig.dpi"])
+
+
+def reduced(file: Path, scale: float) -> DisplayedImage:
+    """A PNG scaled down, in 256 colours: light enough for a page, and much faster than drawing it once more."""
+    with Image.open(file) as whole:
+        width, height = (round(scale * side) for side in whole.size)
+        small = whole.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    content = io.BytesIO()
+    small.quantize(256, dither=Image.Dither.NONE).save(content, "png")
+    return DisplayedImage(content.getvalue())
 
 
 def save_table(frame: pd.DataFrame, name: str, folder: Path | None = None) -> pd.DataFrame:
