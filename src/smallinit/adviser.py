@@ -17,8 +17,8 @@ from smallinit.config import ConfigError, Strict, explain
 from smallinit.theory import formulas
 from smallinit.theory.formulas import SMALL_EPS, USUAL_EPS
 
-# The smallest normal and the smallest positive number of each floating-point type.
 WIDTH = 96  # characters of a line of advice
+# The smallest normal and the smallest positive number of each floating-point type.
 FLOATS = {
     "float16": (2.0**-14, 2.0**-24),
     "bfloat16": (2.0**-126, 2.0**-133),

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "SMALLINIT_DOWNLOADS": str(paths.DOWNLOADS)}
 
 
+def started(root: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a command in `root`, in a session of its own: `interrupt` decides when it is stopped, and how."""
+    return subprocess.Popen(command, cwd=root, env=environment(), start_new_session=True)
+
+
 def dvc(root: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a DVC command in `root`, in a session of its own: `interrupt` decides when it is stopped, and how."""
-    return subprocess.Popen([*DVC, *arguments], cwd=root, env=environment(), start_new_session=True)
+    """Start a DVC command, as `started` does."""
+    return started(root, [*DVC, *arguments])
 
 
 def interrupt(processes: Iterable[subprocess.Popen[bytes]]) -> None:

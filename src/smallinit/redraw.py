@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from smallinit import paths
-from smallinit.pipeline import Schedule, call, environment, interruptible, work
+from smallinit.pipeline import Schedule, call, interruptible, started, work
 
 
 class Redrawing(Schedule):
@@ -29,7 +29,7 @@ class Redrawing(Schedule):
         """Run a stage's command whether it has changed or not."""
         stage = self.graph.stages[name]
         stage.remove_outs()
-        return subprocess.Popen(shlex.split(stage.cmd), cwd=self.root, env=environment(), start_new_session=True)
+        return started(self.root, shlex.split(stage.cmd))
 
     def finish(self, name: str, code: int) -> None:
         """Note the end of a stage."""

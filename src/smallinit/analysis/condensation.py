@@ -39,8 +39,9 @@ FAMILIES = {  # kinds that do the same thing, drawn together
     "router": ("router",),
     "head": ("head",),
 }
-NEEDED = ["step", "tokens", "name", "kind", "layer", "stable_rank_ratio", "weight_norm", "update_norm"]
 FAMILY = {kind: name for name, kinds in FAMILIES.items() for kind in kinds}
+# Columns that there have to be, even where nothing was measured; `measures.MATRICES` has all, and imports torch.
+NEEDED = ["step", "tokens", "name", "kind", "layer", "stable_rank_ratio", "weight_norm", "update_norm"]
 OUTSIDE = ("embedding", "head", "router")  # not judged: most of their rows wait for a token, or there are few of them
 
 

@@ -2,18 +2,19 @@
 
 import pandas as pd
 
-from smallinit.analysis import claims
 from smallinit.analysis.claim_needs import BOTH
 from smallinit.analysis.claims import Effect
-from smallinit.analysis.confounds import having
+from smallinit.analysis.confounds import gain_in
 from smallinit.analysis.ladder import BASE, SMALL, Arms
+from smallinit.analysis.needed import lacking
+from smallinit.analysis.statistics import Interval
 
 LONG = "long"  # as `both`, and more tokens: `token_factor` in params.yaml
 
 
 def gain_when_longer(arms: Arms) -> list[Effect]:
     """Gain of gamma = 1 after the longer training, at each size that has it."""
-    return claims.contrasts(arms, {size: claims.gain(size, LONG) for size in having(arms, (LONG,))})
+    return gain_in(arms, LONG)
 
 
 def lacks_longer(arms: Arms) -> str:
@@ -22,18 +23,22 @@ def lacks_longer(arms: Arms) -> str:
     return f"needs two runs at one size: add {names} to `runs` in params.yaml"
 
 
-def gains(arms: Arms) -> pd.DataFrame:
-    """Gain of gamma = 1 at the end of training, a row a size and length of training.
+def lengths(arms: Arms) -> list[tuple[str, str]]:
+    """Size and variant, `both` or `long`, of every pair of runs that finished; sizes from small to large."""
+    return [(size, variant) for size in arms.sizes() for variant in (BOTH, LONG) if not lacking(arms, size, [variant])]
 
-    Columns: size, variant (`both` or `long`), tokens, gain, low, high (nats per token, over documents), null (the
-    largest difference of two seeds). Sizes from small to large.
+
+def gains(arms: Arms) -> pd.DataFrame:
+    """Gain of gamma = 1 at the end of training, a row for each of `lengths`.
+
+    Columns: size, variant, tokens, gain, low, high (nats per token, over documents), null (the largest difference of
+    two seeds).
     """
-    runs, rows = arms.results.runs.set_index("run"), []
-    for size in arms.sizes():
-        for variant in (BOTH, LONG):
-            gain, run = arms.gain(size, variant), arms.run(size, SMALL, variant)
-            if gain is not None:
-                rows.append([size, variant, runs.loc[str(run), "tokens"], gain.value, gain.low, gain.high])
+    tokens, rows = arms.results.runs.set_index("run")["tokens"], []
+    for size, variant in lengths(arms):
+        gain = arms.gain(size, variant)
+        assert gain is not None  # both runs are there
+        rows.append([size, variant, tokens[str(arms.run(size, SMALL, variant))], gain.value, gain.low, gain.high])
     return arms.loss_null.beside(pd.DataFrame(rows, columns=["size", "variant", "tokens", "gain", "low", "high"]))
 
 
@@ -44,14 +49,13 @@ def along(arms: Arms) -> pd.DataFrame:
     Columns: size, variant, step, tokens, gain (nats per token).
     """
     losses, tables = arms.results.heldout, []
-    for row in gains(arms).to_dict("records"):
+    for size, variant in lengths(arms):
         base, small = (
-            losses[losses["run"] == arms.run(row["size"], gamma, row["variant"])].set_index("step")
-            for gamma in (BASE, SMALL)
+            losses[losses["run"] == arms.run(size, gamma, variant)].set_index("step") for gamma in (BASE, SMALL)
         )
         gain = (base["loss"] - small["loss"]).dropna()
         table = pd.DataFrame({"step": gain.index, "tokens": small.loc[gain.index, "tokens"], "gain": gain})
-        tables.append(table.assign(size=row["size"], variant=row["variant"]))
+        tables.append(table.assign(size=size, variant=variant))
     columns = ["size", "variant", "step", "tokens", "gain"]
     return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
@@ -68,10 +72,13 @@ def text(arms: Arms) -> str:
     """What the longer training changes, Markdown: a line a size."""
     lines = []
     for size, row in pairs(arms).items():
+        usual, after = (
+            Interval(row["gain"][name], row["low"][name], row["high"][name], "documents") for name in (BOTH, LONG)
+        )
         change = arms.gain_change((size, LONG), (size, BOTH))
         lines.append(
-            f"* **Size {size}**: gain of γ = 1 after {row['tokens'][LONG]:.0f} million tokens {arms.gain(size, LONG)} "
-            f"nats per token, after {row['tokens'][BOTH]:.0f} million {arms.gain(size, BOTH)}; change {change}"
+            f"* **Size {size}**: gain of γ = 1 after {row['tokens'][LONG]:.0f} million tokens {after} nats per token, "
+            f"after {row['tokens'][BOTH]:.0f} million {usual}; change {change}"
         )
     return "\n".join(lines) or f"No longer training: {lacks_longer(arms)}."
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from smallinit.analysis.answers import MEASURES
 from smallinit.analysis.benchmarks import KINDS
 from smallinit.analysis.ladder import BASE, SMALL
-from smallinit.plots.style import LANGUAGE_NAMES, OTHER, gamma_color, headline
+from smallinit.plots.style import LANGUAGE_NAMES, OTHER, gamma_color, headline, size_color
 from smallinit.plots.tokens import bars
 
 INK = "#222222"
@@ -216,7 +216,7 @@ def groups(table: pd.DataFrame) -> Figure:
             rows = table[(table["measure"] == measure) & (table["size"] == size)]
             shift = (number - (len(sizes) - 1) / 2) * 0.7 / len(sizes)
             place = np.array([names.index(name) for name in rows["group"]]) + shift
-            shade = plt.get_cmap("cividis")(0.15 + 0.7 * number / max(len(sizes) - 1, 1))
+            shade = size_color(number, len(sizes))
             axes.barh(place, 2 * rows["null_reach"], left=-rows["null_reach"], height=0.2, color=OTHER, alpha=0.3, lw=0)
             axes.errorbar(
                 rows["gain"], place, xerr=bars(rows, "gain"), fmt="o", color=shade, capsize=3, label=f"size {size}"

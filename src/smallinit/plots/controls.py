@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.typing import ColorType
 
 from smallinit.analysis.controls import REFERENCES
 from smallinit.analysis.rate_controls import rates_text
@@ -13,7 +14,7 @@ from smallinit.plots.style import GREEN, OTHER, PURPLE, gamma_color, headline
 NATS = "(nats per token)"
 
 
-def bars(axes: Axes, table: pd.DataFrame, column: str, places: list[float], color: str, **look: object) -> None:
+def bars(axes: Axes, table: pd.DataFrame, column: str, places: list[float], color: ColorType, **look: object) -> None:
     """Points with their intervals, `low` to `high`, across at `places`."""
     spread = np.abs(table[["low", "high"]].to_numpy(dtype=float).T - table[column].to_numpy(dtype=float))
     axes.errorbar(places, table[column], yerr=spread, capsize=3, color=color, **{"fmt": "o", "ms": 6, **look})  # type: ignore[arg-type]

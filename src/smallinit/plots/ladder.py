@@ -10,7 +10,7 @@ from smallinit.analysis.collect import Results
 from smallinit.analysis.ladder import BASE, SMALL, Arms
 from smallinit.analysis.needed import lacking
 from smallinit.plots import nulls
-from smallinit.plots.style import BLUE, gamma_color, headline
+from smallinit.plots.style import BLUE, gamma_color, headline, size_color
 
 VARIANT_NAMES = {  # the variants of the ladder, in the order of panels
     "standard": "standard\n(matched ε, no gate)",
@@ -109,7 +109,7 @@ def draw_gains(axes: Axes, gains: pd.DataFrame, others: pd.DataFrame) -> None:
     for number, size in enumerate(sizes):
         of_size = gains[gains["size"] == size].set_index("variant").reindex(variants)
         place = np.arange(len(variants)) + (number - (len(sizes) - 1) / 2) * width
-        shade = BLUE if len(sizes) == 1 else plt.get_cmap("cividis")(0.15 + 0.7 * number / (len(sizes) - 1))
+        shade = BLUE if len(sizes) == 1 else size_color(number, len(sizes))
         nulls.bars(axes, place, of_size["null"], 0.9 * width)
         value = of_size["gain"].astype(float)
         error = np.abs(of_size[["low", "high"]].astype(float).to_numpy().T - value.to_numpy())

@@ -3,11 +3,13 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
+from smallinit.analysis import nulls
 from smallinit.analysis.longer import LONG
-from smallinit.plots.style import headline
+from smallinit.plots import nulls as draw_nulls
+from smallinit.plots.controls import bars
+from smallinit.plots.style import headline, size_color
 
 FROM = 0.2  # million tokens: before that no model has learned anything
 
@@ -20,28 +22,26 @@ def gain_over_training(along: pd.DataFrame, ends: pd.DataFrame) -> Figure:
     """
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
     sizes = list(ends["size"].unique())
-    colors = dict(zip(sizes, sns.color_palette("viridis", len(sizes) + 1).as_hex(), strict=False))  # without yellow
     along, ends = (table.assign(tokens=table["tokens"] / 1e6) for table in (along, ends))
     shown = along[along["tokens"] >= FROM]
     for number, row in enumerate(ends.to_dict("records")):
         size, longer = row["size"], row["variant"] == LONG
         line = shown[(shown["size"] == size) & (shown["variant"] == row["variant"])]
-        look = {"color": colors[size], "ls": "--" if longer else "-"}
-        axes.plot(line["tokens"], line["gain"], lw=1.5, **look)
-        spread = [[row["gain"] - row["low"]], [row["high"] - row["gain"]]]
+        color, dashes = size_color(sizes.index(size), len(sizes)), "--" if longer else "-"
+        axes.plot(line["tokens"], line["gain"], lw=1.5, color=color, ls=dashes)
         aside = 1.02 ** (number - len(ends) / 2)  # ends of equal length would hide each other
         name = f"{size}, {row['tokens']:.0f} M tokens: {row['gain']:+.3f}"
-        axes.errorbar(row["tokens"] * aside, row["gain"], yerr=spread, fmt="o", capsize=3, label=name, **look)
+        bars(axes, pd.DataFrame([row]), "gain", [row["tokens"] * aside], color, ls=dashes, label=name)
     null = ends["null"].max()
     if np.isfinite(null):
-        axes.axhspan(-null, null, color="#000000", alpha=0.08, lw=0, label="two seeds of one arm")
+        draw_nulls.band(axes, null)
     axes.axhline(0, color="black", lw=0.8)
     axes.set(xscale="log", xlabel="training tokens (million)", ylabel="gain of γ = 1\n(nats per token)")
     ticks = [tick for tick in (0.2, 0.5, 1, 2, 4, 8, 16, 32) if tick <= 1.2 * ends["tokens"].max()]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.legend(title="at the end", loc="upper left", bbox_to_anchor=(1, 1))
-    ahead = int(((ends["low"] > 0) & ~(ends["gain"] <= ends["null"])).sum())
+    ahead = int((nulls.signs(ends, "gain") > 0).sum())
     headline(
         figure,
         f"γ = 1 ends ahead in {ahead} of {len(ends)} pairs of runs",

@@ -23,6 +23,11 @@ def bars(axes: Axes, places: Sequence[float] | np.ndarray, null: pd.Series, widt
         axes.bar(own, 2 * reach, bottom=-reach, width=width, color=OTHER, alpha=0.25, lw=0, zorder=0, label=label)
 
 
+def band(axes: Axes, null: float) -> None:
+    """The same across the whole width, for one null."""
+    axes.axhspan(-null, null, color=OTHER, alpha=0.2, lw=0, label=LABEL)
+
+
 def note(null: pd.Series) -> str:
     """What the bars are, for the small print of a figure, or why there are none; null: column `null` of its table."""
     return MEANING if null.notna().any() else NONE

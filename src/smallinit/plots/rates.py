@@ -209,7 +209,7 @@ def gain_at_one_rate(fixed: pd.DataFrame, null: float | None = None) -> Figure:
     for axes, size in zip(panels[0], sizes, strict=True):
         axes.axhline(0, color="black", lw=0.8)
         if null is not None:
-            axes.axhspan(-null, null, color=OTHER, alpha=0.2, lw=0, label=nulls.LABEL)
+            nulls.band(axes, null)
         for variant, own in fixed[fixed["size"] == size].groupby("variant", sort=False):
             draw_gains(axes, own, str(variant))
         rate_axis(axes, fixed["peak_lr"])

@@ -38,6 +38,11 @@ def gamma_color(gamma: float) -> str:
     return GAMMA_COLORS.get(gamma, OTHER)
 
 
+def size_color(number: int, count: int) -> tuple[float, float, float, float]:
+    """The colour of one of `count` sizes, numbered from small to large."""
+    return mpl.colormaps["cividis"](0.15 + 0.7 * number / max(count - 1, 1))
+
+
 def use() -> None:
     """Set the style for the figures that follow."""
     pd.set_option("display.max_colwidth", None)  # sentences in tables are shown whole

@@ -8,7 +8,17 @@ from matplotlib.figure import Figure
 
 from smallinit.analysis.token_pairs import ends
 from smallinit.analysis.tokens import MEDIUM_TO_HARD
-from smallinit.plots.style import BLUE, GREEN, LANGUAGE_COLORS, LANGUAGE_NAMES, OTHER, RED, gamma_color, headline
+from smallinit.plots.style import (
+    BLUE,
+    GREEN,
+    LANGUAGE_COLORS,
+    LANGUAGE_NAMES,
+    OTHER,
+    RED,
+    gamma_color,
+    headline,
+    size_color,
+)
 
 INK = "#222222"
 MEASURES = {"gap": "Δ, mean over tokens", "gain": "gain (nats per token)", "relative": "gain / loss"}
@@ -131,7 +141,7 @@ def draw_sources(axes: Axes, sources: pd.DataFrame) -> None:
         rows = sources[sources["size"] == size].set_index("source").loc[names]
         place = np.arange(len(names)) + (number - (len(sizes) - 1) / 2) * 0.6 / len(sizes)
         known = rows["gap_low"].notna().to_numpy()
-        shade = plt.get_cmap("cividis")(0.15 + 0.7 * number / max(len(sizes) - 1, 1))
+        shade = size_color(number, len(sizes))
         error = bars(rows, "gap")
         gap = rows["gap"].to_numpy()
         axes.errorbar(
